@@ -1,8 +1,8 @@
-"""What notebooks show of the client's values: small tables of HTML, readable on light and on dark, from fields alone.
+"""HTML tables of the client's values in notebooks, readable on light and dark backgrounds.
 
-A class that derives from `Displayed` is shown as a table of its fields; `table` is for several of a kind. Colours are
-the notebook's own. All texts are escaped, for names and notes may have been written by anybody. Nothing is asked of a
-server here: the values say what is known.
+Classes derived from `Displayed` are shown as a table of their fields; `table` shows several values of a class. Colours
+are the notebook's. All texts are escaped, since names and notes are untrusted. Only fields are read; no request is
+sent.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from html import escape
 
 from nadi.naming import segment_epoch, segment_number
 
-ROWS = 100  # of a table, and of the places of a cut
-CHARS = 300  # of a text in a cell
-_ENTRIES = 8  # of a list, or a mapping, in one cell
+ROWS = 100  # maximum, in a table and for a cut's positions
+CHARS = 300  # maximum in a cell
+_ENTRIES = 8  # maximum of a list or mapping in a cell
 _LINE = "border:0;border-bottom:1px solid rgba(128,128,128,.3);padding:3px 14px 3px 0;background:none;text-align:"
 _FAINT = "opacity:.7;font-weight:400"
 _NUMBER = "font-variant-numeric:tabular-nums;white-space:nowrap"
-_TEN_SECONDS = 1  # which of `nadi.model.load.WINDOWS_S` a rate is shown of
+_TEN_SECONDS = 1  # index of the displayed rate in `nadi.model.load.WINDOWS_S`
 
 
 class Displayed:
-    """A dataclass, or a record of msgspec, that notebooks show as a table."""
+    """A dataclass or msgspec struct that notebooks show as a table."""
 
     __slots__ = ()
 
@@ -33,22 +33,22 @@ class Displayed:
 
 
 def record(shown: object) -> str:
-    """HTML of one value: a line for each field, and for each entry of a mapping."""
+    """Return the HTML of one value, with a row per field and per entry of a mapping."""
     rows: list[tuple[str, object, str]] = []
     for name in _names(shown):
         value = getattr(shown, name)
         if not isinstance(value, Mapping):
-            rows.append((_words(name), value, name))
+            rows.append((_label(name), value, name))
             continue
-        rows += [(_key(key), one, name) for key, one in list(value.items())[:ROWS]]
+        rows += [(_key(key), entry, name) for key, entry in list(value.items())[:ROWS]]
         if len(value) > ROWS:
             rows.append(("", f"and {len(value) - ROWS:,} more", name))
     lines = [f'<tr>{_th(left)}<td style="{_LINE}left">{_cell(name, value)}</td></tr>' for left, value, name in rows]
-    return _whole(type(shown).__name__, lines, "")
+    return _document(type(shown).__name__, lines, "")
 
 
 def table(shown: Sequence[object], title: str = "", note: str = "") -> str:
-    """HTML of several values of one class: a line for each, with a column for each field.
+    """Return the HTML of several values of one class, with a row per value and a column per field.
 
     >>> "None yet" in table([], note="None yet.")
     True
@@ -56,16 +56,16 @@ def table(shown: Sequence[object], title: str = "", note: str = "") -> str:
     lines = []
     if shown:
         names = _names(shown[0])
-        lines.append("<tr>" + "".join(_th(_words(name)) for name in names) + "</tr>")
-    for one in shown[:ROWS]:
-        cells = [(name, getattr(one, name)) for name in names]
+        lines.append("<tr>" + "".join(_th(_label(name)) for name in names) + "</tr>")
+    for item in shown[:ROWS]:
+        cells = [(name, getattr(item, name)) for name in names]
         lines.append("<tr>" + "".join(f'<td style="{_side(value)}">{_cell(name, value)}</td>' for name, value in cells))
         lines.append("</tr>")
     more = f"and {len(shown) - ROWS:,} more" if len(shown) > ROWS else ""
-    return _whole(title, lines, "; ".join(filter(None, (more, note))))
+    return _document(title, lines, "; ".join(filter(None, (more, note))))
 
 
-def _whole(title: str, lines: Iterable[str], note: str) -> str:
+def _document(title: str, lines: Iterable[str], note: str) -> str:
     parts = ['<div style="overflow-x:auto">']
     if title:
         parts.append(f'<div style="font-weight:600;padding:2px 0">{escape(title)}</div>')
@@ -91,10 +91,10 @@ def _names(shown: object) -> list[str]:
     return list(getattr(shown, "__struct_fields__", ()))
 
 
-def _words(name: str) -> str:
-    """A field's name for people.
+def _label(name: str) -> str:
+    """Return the label of a field.
 
-    >>> _words("bytes_behind"), _words("created_ms"), _words("segment_id")
+    >>> _label("bytes_behind"), _label("created_ms"), _label("segment_id")
     ('bytes behind', 'created', 'segment')
     """
     for ending in ("_ms", "_id", "_at"):
@@ -115,7 +115,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """What a field's value says, by the field's name: a time, a segment, a number.
+    """Format a value by its type and its field's name, which tells times and segments from numbers.
 
     >>> _text("created_ms", 0), _text("segment_id", 1 << 32), _text("end_offset", 12345), _text("is_sealed", True)
     ('1970-01-01 00:00:00 UTC', '0.#epoch.1', '12,345', 'yes')
@@ -138,18 +138,20 @@ def _text(name: str, value: object) -> str:
         case list() | tuple() | frozenset():
             return _several(name, list(value))
         case Mapping():
-            return _several(name, [f"{_key(key)} {_text('', one)}" for key, one in list(value.items())[: _ENTRIES + 1]])
+            return _several(
+                name, [f"{_key(key)} {_text('', entry)}" for key, entry in list(value.items())[: _ENTRIES + 1]]
+            )
         case _:
-            positions = getattr(value, "positions", None)  # of a cut within another value
+            positions = getattr(value, "positions", None)  # a cut within another value
             if isinstance(positions, Mapping):
                 return _text(name, positions)
-            if found := _names(value):
-                return _short(", ".join(f"{_words(one)} {_text(one, getattr(value, one))}" for one in found))
+            if fields := _names(value):
+                return _short(", ".join(f"{_label(field)} {_text(field, getattr(value, field))}" for field in fields))
             return _short(str(value))
 
 
 def _several(name: str, values: Sequence[object]) -> str:
-    texts = [_text(name, one) for one in values[:_ENTRIES]]
+    texts = [_text(name, value) for value in values[:_ENTRIES]]
     return ", ".join(texts + (["…"] if len(values) > _ENTRIES else []))
 
 

@@ -1,4 +1,4 @@
-"""A real browser without a window, and a real server for it. Without Chromium these tests are skipped, and say so."""
+"""A headless browser and a real server. Without Chromium these tests are skipped."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def chromium() -> str | None:
-    """Where there is a Chromium."""
+    """Return the path of Chromium, if installed."""
     return os.environ.get("NADI_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """While it is there this thread has a loop that runs, so tests of other modules could have none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'nadi[dev]'")
-    found = chromium()
-    if found is None:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in NADI_CHROMIUM")
+    """The browser of a module. Its driver keeps an event loop running in this thread, which other modules may not
+    want."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'nadi[dev]'")
+    path = chromium()
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium, or set NADI_CHROMIUM")
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        page = browser.new_page()  # the first one of all takes its time
+        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()  # the first page is slow
         page.set_content("<p>nadi</p>")
         page.screenshot()
         page.close()
@@ -41,16 +42,16 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page of its own; a script's error, or something that its policy forbids, fails the test."""
+    """A separate page. Errors of scripts and violations of its security policy fail the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(60_000)  # beside other tests
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
+    page.set_default_timeout(60_000)  # other tests run at the same time
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda entry: errors.append(entry.text) if "Content Security Policy" in entry.text else None)
     yield page
     context.close()
-    assert not wrong
+    assert not errors
 
 
 @pytest.fixture(scope="package")
@@ -67,7 +68,7 @@ def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
 
 @pytest.fixture
 def scope(manager: StreamManager, request: pytest.FixtureRequest) -> str:
-    """A scope of the test's own, with a stream of two segments."""
+    """A scope per test, with a stream of two segments."""
     name = re.sub("[^a-z0-9]", "-", request.node.name)[:90]
     assert manager.create_scope(name)
     manager.create_stream(name, "meters", 2)

@@ -1,7 +1,7 @@
-"""Take the pictures of docs/web-page.md, into docs/images: `python -m tests.browser.pictures`, or of one example
-alone, `camera`, `plays`, `event_time` or `smart_meters`.
+"""Takes the pictures of docs/web-page.md into docs/images: `python -m tests.browser.pictures [EXAMPLE...]`, where
+EXAMPLE is `camera`, `plays`, `event_time` or `smart_meters`.
 
-The examples run meanwhile, the demo with its server and Spark. It takes a few minutes. Look at each picture afterwards.
+It runs the examples, including the demo with Spark, and takes a few minutes. Check each picture afterwards.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ LIMIT_S = 300
 
 @contextmanager
 def example(module: str, *options: str, ends: bool) -> Iterator[str]:
-    """A running example; gives the address of its page. ends: it does so by itself."""
+    """Run an example; yield the address of its page. ends: whether it ends by itself."""
     command = [sys.executable, "-u", "-m", f"examples.{module}", "--page", "0", *options]
     environment = {**os.environ, "COLUMNS": "200"}
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert running.stdout is not None
-        told = (re.search(r"the live page is at (\S+)", line) for line in running.stdout)
-        found = next(filter(None, told), None)
-        assert found is not None, f"{module} ended with {running.wait()}"
-        yield found[1]
+        matches = (re.search(r"the live page is at (\S+)", line) for line in running.stdout)
+        address = next(filter(None, matches), None)
+        assert address is not None, f"{module} ended with {running.wait()}"
+        yield address[1]
         if ends:
             print(running.communicate(timeout=LIMIT_S)[0].splitlines()[-1])
     finally:
@@ -79,21 +79,21 @@ def waited(page: Any, condition: Callable[[], bool]) -> None:
 
 
 def smart_meters(browser: Any) -> None:
-    """While the demo's live week is played, and Spark looks for slices in it; meanwhile a segment is split."""
+    """Pictures of the demo's live week, while Spark searches it for slices and a segment is split."""
     chart_of_demo = Path(tempfile.mkdtemp()) / "weeks.png"
     with example("smart_meters", "--chart", str(chart_of_demo), ends=True) as at:
         meters = f"{at}/v1/scopes/home/streams/meters"
 
-        def passes() -> float:
-            return float(sum(one["events_per_s"][1] for one in httpx.get(f"{meters}/load").json()))
+        def rate() -> float:
+            return float(sum(load["events_per_s"][1] for load in httpx.get(f"{meters}/load").json()))
 
         streams = opened(browser, at, "light", height=420)
         stream = opened(browser, f"{at}/#/stream/home/meters", "light")
         dark = opened(browser, f"{at}/#/stream/home/meters", "dark")
         chart = opened(browser, f"{at}/#/play/home/meters", "light")
-        waited(streams, lambda: passes() > 500)  # the history
-        waited(streams, lambda: passes() < 300)
-        waited(streams, lambda: passes() > 500)  # the live week
+        waited(streams, lambda: rate() > 500)  # the history
+        waited(streams, lambda: rate() < 300)
+        waited(streams, lambda: rate() > 500)  # the live week
         split = {"segments": [0], "ranges": [[0, 0.25], [0.25, 0.5]]}
         httpx.post(f"{meters}/scale", json=split, timeout=30).raise_for_status()
         chart.get_by_label("Field").select_option("wh")
@@ -103,7 +103,7 @@ def smart_meters(browser: Any) -> None:
 
 
 def camera(browser: Any) -> None:
-    """The slice of a car, paused in its middle."""
+    """A picture of a car's slice, paused in its middle."""
     with example("camera", "--stay", "--seconds", "18", ends=False) as at:
         page = opened(browser, at, "dark")
         waited(page, lambda: len(httpx.get(f"{at}/v1/data/camera/slices").json()) > 2)
@@ -115,7 +115,7 @@ def camera(browser: Any) -> None:
 
 
 def event_time(browser: Any) -> None:
-    """A year of meter readings, loaded in seconds: some meters are new in May, and of some nothing came in August."""
+    """A picture of a year of meter readings: some meters are new in May, some are silent in August."""
     start, events, keys = datetime(2025, 1, 1, tzinfo=UTC), list[bytes](), list[str]()
     for hour, meter in itertools.product(range(365 * 24), range(24)):
         if (meter % 6 == 0 and hour < 24 * 120) or (meter % 4 == 1 and 24 * 220 < hour < 24 * 231):
@@ -145,7 +145,7 @@ def event_time(browser: Any) -> None:
 
 
 def plays(browser: Any) -> None:
-    """Where a ghost is, or a crown near a king."""
+    """A picture of a search for a ghost, or a crown near a king."""
     with example("plays", "--stay", ends=False) as at:
         page = opened(browser, f"{at}/#/search", "light", height=720)
         waited(page, lambda: "31,354 events indexed" in page.locator("main").inner_text() or _again(page, at))
@@ -161,14 +161,14 @@ def _again(page: Any, at: str) -> bool:
     return False
 
 
-def main(wanted: list[str]) -> None:
+def main(names: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         for take in (camera, plays, event_time, smart_meters):
-            if not wanted or take.__name__ in wanted:
+            if not names or take.__name__ in names:
                 take(browser)
         browser.close()
 

@@ -1,4 +1,4 @@
-"""Pictures for a stream, somebody who writes while a browser looks on, and how fast a player shows what it plays."""
+"""Helpers: pictures as events, background writers, and measurement of the player's pace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nadi.client import StreamManager
 
 
 def png(red: int, side: int = 16) -> bytes:
-    """A red square."""
+    """Return a red square."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -29,9 +29,9 @@ def png(red: int, side: int = 16) -> bytes:
 
 def until(page: Any, condition: str, limit_s: float = 60.0) -> None:
     """Wait for a condition in JavaScript. Playwright's own way needs eval, which the page's policy forbids."""
-    ends = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     while not page.evaluate(condition):
-        assert time.monotonic() < ends, f"it never came that {condition}"
+        assert time.monotonic() < deadline, f"timeout: {condition}"
         page.wait_for_timeout(30)
 
 
@@ -39,13 +39,13 @@ def until(page: Any, condition: str, limit_s: float = 60.0) -> None:
 def writing(
     manager: StreamManager, scope: str, stream: str, event: Callable[[int], bytes], every_s: float = 0.05
 ) -> Iterator[None]:
-    """Events are written all the while, each made of its number."""
-    is_over = threading.Event()
+    """Write numbered events until the end of the context."""
+    stop = threading.Event()
     writer = manager.create_writer(scope, stream)
 
     def write_all() -> None:
         number = 0
-        while not is_over.wait(every_s):
+        while not stop.wait(every_s):
             writer.write_event(event(number), routing_key="a")
             number += 1
         writer.flush()
@@ -55,31 +55,31 @@ def writing(
     try:
         yield
     finally:
-        is_over.set()
+        stop.set()
         thread.join()
 
 
-SLACK = 4 if "PYTEST_XDIST_WORKER" in os.environ else 1  # times its mark that anything may take: beside other tests
-Figures = Callable[[str, object], None]  # pytest's record_property: `--junitxml FILE -o junit_family=xunit1` has them
+SLACK = 4 if "PYTEST_XDIST_WORKER" in os.environ else 1  # factor on time limits while other tests run
+Figures = Callable[[str, object], None]  # pytest's record_property, for `--junitxml FILE -o junit_family=xunit1`
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """shown_s: of the pictures' own time. frames_per_s: different pictures drawn."""
+    """The measured pace. shown_s: duration of the shown pictures in the recording. frames_per_s: distinct pictures."""
 
     shown_s: float
     seen_s: float
     frames_per_s: float
 
     def is_at(self, speed: float) -> bool:
-        """Whether it was shown so much faster: as far as a busy machine draws the first and the last one in time."""
+        """Return whether the pace is this speed, within the accuracy of a busy machine."""
         if SLACK == 1:
             return abs(self.shown_s / speed - self.seen_s) < 0.5
         return speed / SLACK < self.shown_s / self.seen_s < speed * 1.5
 
 
-# The camera's pictures have their number in sixteen squares (examples/camera/scene.py): it is read off the canvas, so
-# what is measured is what one sees.
+# Reads a picture's number from the canvas, where sixteen squares encode it (examples/camera/scene.py), so that the
+# measurement covers what is actually shown.
 _NUMBER = """(canvas) => {
     const scale = Math.min(canvas.width / 640, canvas.height / 360);
     const left = (canvas.width - 640 * scale) / 2 + (320 - 96) * scale;
@@ -91,9 +91,8 @@ _NUMBER = """(canvas) => {
 
 
 def pace(page: Any, fps: int, *, root: str = "document", for_s: float = 3.0) -> Pace:
-    """Watch the camera's pictures in the player in `root` until they end, or for so long: each is later than the one
-    before."""
-    found = page.evaluate(
+    """Watch the camera's pictures in the player in `root` until they end, or for this long."""
+    frames = page.evaluate(
         f"""async () => {{
             const numberOf = {_NUMBER};
             const canvas = {root}.querySelector("canvas.fill");
@@ -108,8 +107,8 @@ def pace(page: Any, fps: int, *, root: str = "document", for_s: float = 3.0) -> 
             return seen;
         }}"""
     )
-    assert len(found) > 2, "no pictures were drawn"
-    numbers = [number for _, number in found]
+    assert len(frames) > 2, "no pictures were drawn"
+    numbers = [number for _, number in frames]
     assert numbers == sorted(numbers)
-    seen_s = (found[-1][0] - found[0][0]) / 1000
-    return Pace((numbers[-1] - numbers[0]) / fps, seen_s, (len(found) - 1) / seen_s)
+    seen_s = (frames[-1][0] - frames[0][0]) / 1000
+    return Pace((numbers[-1] - numbers[0]) / fps, seen_s, (len(frames) - 1) / seen_s)

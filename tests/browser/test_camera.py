@@ -1,5 +1,4 @@
-"""A camera's pictures, thirty a second, recorded and played as a video at its own pace and eight times as fast: by the
-page, and in a notebook."""
+"""A camera's pictures, thirty per second, are replayed as a video at speeds 1 and 8, on the page and in a notebook."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ CELL = "document.querySelector('#cell > div').shadowRoot"
 
 @pytest.fixture(scope="module")
 def road(manager: StreamManager) -> str:
-    """A scope with 24 seconds of a camera: cars, each with a bookmark and a slice, and a slice of all."""
+    """A scope with 24 seconds of camera pictures: a bookmark and a slice per car, and a slice of everything."""
     manager.create_scope("road")
     manager.create_stream("road", "camera")
     record(manager, "road", "camera", range(PICTURES), FPS)
@@ -38,10 +37,10 @@ def opened(page: Any, server: EmbeddedServer, name: str) -> None:
     until(page, f"{SHOWN} > 1")
 
 
-@pytest.mark.slow  # a browser beside three other tests doesn't keep the pace
+@pytest.mark.slow  # a browser can't keep the pace while other tests run
 @pytest.mark.parametrize("speed", [1, 8])
 @pytest.mark.usefixtures("road")
-def test_it_is_a_video_at_its_pace(page: Any, server: EmbeddedServer, speed: int, record_property: Figures) -> None:
+def test_camera_replay_keeps_the_pace(page: Any, server: EmbeddedServer, speed: int, record_property: Figures) -> None:
     opened(page, server, "all")
     page.get_by_label("Speed").select_option(str(speed))
     until(page, f"{SHOWN} > 10")
@@ -52,18 +51,20 @@ def test_it_is_a_video_at_its_pace(page: Any, server: EmbeddedServer, speed: int
 
 
 @pytest.mark.usefixtures("road")
-def test_it_is_a_video_in_a_notebook(page: Any, manager: StreamManager) -> None:
+def test_camera_replay_in_a_notebook(page: Any, manager: StreamManager) -> None:
     cell = Cell(page, manager, "road", "camera", named="all")
     until(page, f"Number({CELL}.querySelector('canvas.fill')?.dataset.frames) > 10")
-    page.get_by_label("What to play").select_option("bookmark:car-2-comes")
+    page.get_by_label("Range to play").select_option("bookmark:car-2-comes")
     page.locator(".player[data-mode=playing]").wait_for()
-    assert {one.get("slice", "") for one in cell.asked if one["kind"] == "play"} == {"all", ""}
+    assert {message.get("slice", "") for message in cell.asked if message["kind"] == "play"} == {"all", ""}
     assert cell.troubles == []
 
 
 @pytest.mark.slow  # as above
 @pytest.mark.usefixtures("road")
-def test_it_is_a_video_at_its_pace_in_a_notebook(page: Any, manager: StreamManager, record_property: Figures) -> None:
+def test_camera_replay_in_a_notebook_keeps_the_pace(
+    page: Any, manager: StreamManager, record_property: Figures
+) -> None:
     cell = Cell(page, manager, "road", "camera", named="all")
     page.locator("canvas[data-frames]").wait_for()
     for speed in (1, 8):
@@ -77,28 +78,28 @@ def test_it_is_a_video_at_its_pace_in_a_notebook(page: Any, manager: StreamManag
 
 
 @pytest.mark.usefixtures("road")
-def test_a_slice_is_its_pictures_and_no_others(page: Any, server: EmbeddedServer) -> None:
-    one = car(1, FPS)
+def test_replay_of_a_slice_shows_exactly_its_pictures(page: Any, server: EmbeddedServer) -> None:
+    first_car = car(1, FPS)
 
     def are_all_shown() -> bool:
         page.reload()
-        page.get_by_text("The end.").wait_for()
-        return bool(page.locator(".view").get_attribute("data-events") == str(one.end - one.first))
+        page.get_by_text("End.", exact=True).wait_for()
+        return bool(page.locator(".view").get_attribute("data-events") == str(first_car.end - first_car.first))
 
     opened(page, server, "car-1")
-    waited_until(are_all_shown)  # once the machine doesn't stop meanwhile, and pictures are passed over
+    waited_until(are_all_shown)  # repeated in case the machine stalls and pictures are skipped
     until(page, f"{SHOWN} > 1")
     label = page.locator("canvas.fill").get_attribute("aria-label")
     assert label.endswith("640 by 360")
 
 
-def test_playing_begins_at_a_bookmark(page: Any, server: EmbeddedServer, manager: StreamManager, road: str) -> None:
+def test_replay_starts_at_a_bookmark(page: Any, server: EmbeddedServer, manager: StreamManager, road: str) -> None:
     opened(page, server, "car-1")
     page.keyboard.press(" ")
-    page.get_by_label("Speed").select_option("0.1")  # so that it is near the bookmark when it is paused
-    page.get_by_label("What to play").select_option("bookmark:car-2-comes")
+    page.get_by_label("Speed").select_option("0.1")  # so that it is paused near the bookmark
+    page.get_by_label("Range to play").select_option("bookmark:car-2-comes")
     until(page, "document.querySelector('.player').dataset.mode === 'playing'")
     page.keyboard.press(" ")
-    said = page.locator(".clock").inner_text()[:19]
+    shown = page.locator(".clock").inner_text()[:19]
     made_s = manager.bookmarks(road).get("car-2-comes").made_at.timestamp()
-    assert abs(datetime.fromisoformat(said).timestamp() - made_s) < 2.5
+    assert abs(datetime.fromisoformat(shown).timestamp() - made_s) < 2.5

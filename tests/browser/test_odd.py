@@ -1,4 +1,4 @@
-"""What nobody meant the page for: odd events, addresses, clocks and servers. It stays usable, and says what is so."""
+"""Unusual events, addresses, clocks and servers: the page stays usable and reports problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 
 def played(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, *events: bytes) -> None:
-    """The player, paused behind all of these."""
+    """Open the player, paused after all of these events."""
     manager.create_stream(scope, "odd", 1)
     writer = manager.create_writer(scope, "odd")
     for event in events:
@@ -32,55 +32,53 @@ def played(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
     writer.flush()
     manager.seal_stream(scope, "odd")
     page.goto(f"{server.rest_uri}/#/play/{scope}/odd")
-    page.get_by_text("The end.").wait_for()
+    page.get_by_text("End.", exact=True).wait_for()
 
 
-def until_chart_says(page: Any, words: str) -> None:
+def until_chart_label_contains(page: Any, words: str) -> None:
     until(page, f"document.querySelector('canvas.fill')?.ariaLabel?.includes({json.dumps(words)})")
 
 
 # --- events ---------------------------------------------------------------------------------------
 
 
-def test_numbers_that_differ_by_less_than_a_step_are_drawn(
+def test_chart_draws_numbers_that_differ_by_less_than_a_step(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     played(page, server, manager, scope, *(b'{"nanos": %d}' % (1_764_147_847 * 10**9 + i * 300) for i in range(3)))
-    until_chart_says(page, "3 values")
+    until_chart_label_contains(page, "3 values")
 
 
-def test_numbers_beyond_all_bounds_leave_the_others_their_line(
+def test_chart_ignores_huge_numbers(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    played(page, server, manager, scope, b'{"n": 1}', b'{"n": 1e999}', b'{"n": -1e308}', b'{"n": 1e308}', b'{"n": 2}')
+    until_chart_label_contains(page, "2 values from 0 to 2.12")
+
+
+def test_chart_supports_field_names_with_dots(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
-    played(page, server, manager, scope, b'{"n": 1}', b'{"n": 1e999}', b'{"n": -1e308}', b'{"n": 1e308}', b'{"n": 2}')
-    until_chart_says(page, "2 values from 0 to 2.12")
-
-
-def test_names_with_dots_are_charted(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     events = (b'{"service.name": "web", "http": {"server.ms": {"p99": %d}}}' % i for i in range(5))
     played(page, server, manager, scope, *events)
-    until_chart_says(page, "of http.server.ms.p99: 5 values")
+    until_chart_label_contains(page, "of http.server.ms.p99: 5 values")
 
 
-def test_names_that_are_never_the_same_fill_no_list(
-    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
-) -> None:
+def test_chart_limits_the_list_of_fields(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     events = (json.dumps({"n": i} | {f"k{i}-{j}": "v" for j in range(20)}).encode() for i in range(150))
     played(page, server, manager, scope, *events)
-    assert page.get_by_label("A line for each").locator("option").count() < 100
+    assert page.get_by_label("Split by").locator("option").count() < 100
 
 
-def test_texts_that_are_never_the_same_are_no_lines(
+def test_chart_does_not_split_by_unique_texts(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
-    """A line for each would be as many lines as events."""
+    """This would draw one line per event."""
     events = (json.dumps({"request": f"r{i}", "path": f"/{i % 3}", "ms": i}).encode() for i in range(100))
     played(page, server, manager, scope, *events)
-    until_chart_says(page, "of ms: 100 values")
-    assert page.get_by_label("A line for each").input_value() == "path"
+    until_chart_label_contains(page, "of ms: 100 values")
+    assert page.get_by_label("Split by").input_value() == "path"
 
 
-def test_json_is_shown_as_it_was_written(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_json_is_shown_unchanged(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     written = '{"b": 12345678901234567890, "2": 1.0, "1": [1e5, {}], "b": "{\\"a\\": [,}"}'
     played(page, server, manager, scope, written.encode())
     page.get_by_role("button", name="JSON").click()
@@ -92,7 +90,7 @@ def test_json_is_shown_as_it_was_written(page: Any, server: EmbeddedServer, mana
 
 
 @pytest.mark.parametrize("event", [*(b"[" * n + b"]" * n for n in (7_000, 30_000)), b"[1" + b",1" * 30_000 + b"]"])
-def test_json_that_is_deep_or_long_is_shown_at_once(
+def test_deep_or_long_json_is_shown_quickly(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, event: bytes
 ) -> None:
     played(page, server, manager, scope, b'{"before": 1}', event)
@@ -104,20 +102,20 @@ def test_json_that_is_deep_or_long_is_shown_at_once(
     assert shown.encode() == event
 
 
-def test_a_small_file_that_is_a_huge_picture_is_not_unpacked(
+def test_huge_picture_in_a_small_file_is_not_decoded(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
-    page.get_by_text("Nothing has come").wait_for()
+    page.get_by_text("No new events").wait_for()
     fill_stream(manager, scope, "meters", [png(0, 8_000), png(200)])
-    page.get_by_text("a picture that can't be read").wait_for()
+    page.get_by_text("unreadable picture").wait_for()
     until(page, "document.querySelector('.events canvas')?.width === 16")
 
 
-# --- playing --------------------------------------------------------------------------------------
+# --- player ---------------------------------------------------------------------------------------
 
 
-def test_the_next_event_is_the_next_one_also_at_the_same_moment(
+def test_next_event_key_steps_through_events_of_one_moment(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     played(page, server, manager, scope, *(b'{"i": "<%d>"}' % i for i in range(12)))
@@ -128,23 +126,25 @@ def test_the_next_event_is_the_next_one_also_at_the_same_moment(
         page.keyboard.press(".")
         until(page, f"document.querySelector('pre').textContent.includes('<{i}>')")
     page.keyboard.press(".")
-    page.get_by_text("The end.").wait_for()
+    page.get_by_text("End.", exact=True).wait_for()
 
 
-def test_a_sealed_stream_is_not_live(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_live_mode_is_unavailable_for_a_sealed_stream(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
     played(page, server, manager, scope, b'{"n": 1}')
     page.keyboard.press("l")
     page.wait_for_timeout(200)
     assert page.locator(".player").get_attribute("data-mode") == "paused"
 
 
-def test_a_hidden_page_holds_no_connection_and_goes_on_playing_where_it_was(
+def test_hidden_page_pauses_and_resumes_the_replay(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     with writing(manager, scope, "meters", lambda i: b'{"i": %d}' % i, 0.02):
         time.sleep(5)
     page.goto(f"{server.rest_uri}/#/play/{scope}/meters?from=1")
-    page.get_by_label("Speed").select_option("0.1")  # so slowly that it isn't over before it is hidden
+    page.get_by_label("Speed").select_option("0.1")  # slow enough not to end before it is hidden
     until(page, "Number(document.querySelector('.view')?.dataset.events) > 5")
     page.evaluate(
         """Object.defineProperty(document, "hidden", { get: () => window.isHidden, configurable: true });
@@ -152,7 +152,7 @@ def test_a_hidden_page_holds_no_connection_and_goes_on_playing_where_it_was(
     )
     events = "document.querySelector('.view').dataset.events"
     before, seen = None, page.evaluate(events)
-    while seen != before:  # what was on its way comes yet
+    while seen != before:  # pending events still arrive
         page.wait_for_timeout(1000)
         before, seen = seen, page.evaluate(events)
     page.evaluate('window.isHidden = false; document.dispatchEvent(new Event("visibilitychange"))')
@@ -160,9 +160,9 @@ def test_a_hidden_page_holds_no_connection_and_goes_on_playing_where_it_was(
     assert page.locator(".player").get_attribute("data-mode") == "playing"
 
 
-def test_zooming_out_ends_somewhere(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_zooming_out_is_limited(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
-    page.get_by_text("Nothing has come").wait_for()
+    page.get_by_text("No new events").wait_for()
     zoom = page.get_by_role("button", name="Zoom out")
     for _ in range(150):
         zoom.dispatch_event("click")
@@ -172,7 +172,7 @@ def test_zooming_out_ends_somewhere(page: Any, server: EmbeddedServer, manager: 
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_browser_whose_clock_is_wrong_shows_what_is_now(
+def test_browser_with_a_wrong_clock_shows_current_events(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, hours: int
 ) -> None:
     page.add_init_script(f"const real = Date.now; Date.now = () => real() + {hours * HOUR_MS};")
@@ -187,17 +187,17 @@ def test_a_browser_whose_clock_is_wrong_shows_what_is_now(
         assert abs(end - time.time()) < 30
 
 
-# --- addresses, servers, and who one is ------------------------------------------------------------
+# --- addresses, servers, and sign-in ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["#/stream/%/x", "#/play/%E0%A4%A/x", "#/<script>"])
-def test_an_address_that_is_none_shows_all_streams(page: Any, server: EmbeddedServer, address: str) -> None:
+def test_invalid_address_shows_all_streams(page: Any, server: EmbeddedServer, address: str) -> None:
     page.goto(f"{server.rest_uri}/{address}")
     page.get_by_role("searchbox", name="Find a stream").wait_for()
 
 
 @pytest.mark.parametrize("query", ["from=abc", "from=1&to=99999999999999999999", "from=-1", "from=1&to=NaN"])
-def test_moments_that_are_none_are_left_out(
+def test_invalid_moments_are_ignored(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, query: str
 ) -> None:
     fill_stream(manager, scope, "meters", [b'{"first": 1}'])
@@ -207,19 +207,19 @@ def test_moments_that_are_none_are_left_out(
 
 @contextmanager
 def stopped(server: EmbeddedServer) -> Iterator[None]:
-    """It keeps its connections, and says nothing."""
-    every = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-    for one in every:
-        one.send_signal(signal.SIGSTOP)
+    """Stop the server, which keeps its connections open."""
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        for one in every:
-            one.send_signal(signal.SIGCONT)
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("view", ["", "#/stream/sc/meters", "#/play/sc/meters"])
-def test_a_server_that_says_nothing_is_said_and_the_page_goes_on(page: Any, tmp_path: Path, view: str) -> None:
+def test_page_reports_a_hanging_server_and_recovers(page: Any, tmp_path: Path, view: str) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "meters", 2)
@@ -227,9 +227,9 @@ def test_a_server_that_says_nothing_is_said_and_the_page_goes_on(page: Any, tmp_
         page.goto(f"{server.rest_uri}/{view}")
         page.locator(".health", has_text="healthy").wait_for()
         with stopped(server):
-            page.clock.run_for(8_000)  # until it asks again
+            page.clock.run_for(8_000)  # until the next request
             page.clock.run_for(25_000)
-            page.locator("#banner").get_by_text("has not answered since").wait_for()
+            page.locator("#banner").get_by_text("hasn't responded since").wait_for()
         for _ in range(10):
             page.clock.run_for(2_000)
             page.wait_for_timeout(100)
@@ -237,10 +237,10 @@ def test_a_server_that_says_nothing_is_said_and_the_page_goes_on(page: Any, tmp_
         page.locator(".health", has_text="healthy").wait_for()
 
 
-def test_who_will_not_sign_in_is_not_asked_again_and_again(page: Any, tmp_path: Path) -> None:
+def test_declined_sign_in_is_not_requested_again(page: Any, tmp_path: Path) -> None:
     with guarded(tmp_path, rest_port=0) as server:
         page.goto(server.rest_uri)
         page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-        page.get_by_text("load the page again").wait_for()
+        page.get_by_text("Reload the page").wait_for()
         page.wait_for_timeout(5500)
         assert page.get_by_role("dialog").count() == 0

@@ -1,4 +1,4 @@
-"""All streams at once: a thousand of them, at once seen and quick to look through."""
+"""The list of all streams: a thousand of them are shown at once and quickly searched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         async with Server(ServerConfig(data=folder, store_port=0, port=0)) as server:
             await fill(server, "full", COUNT)
 
-    with ThreadPoolExecutor(1) as thread:  # the browser's driver has a loop in this one
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver runs a loop in this thread
         thread.submit(asyncio.run, make()).result()
     with nadi.embedded(folder, rest_port=0) as server:
         yield server
@@ -49,9 +49,7 @@ def rows(page: Any) -> Any:
     return page.locator(".scroller a.cells:not([hidden])")
 
 
-def test_a_thousand_streams_are_painted_at_once_and_quick_to_look_through(
-    page: Any, full: EmbeddedServer, record_property: Figures
-) -> None:
+def test_overview_of_a_thousand_streams_is_fast(page: Any, full: EmbeddedServer, record_property: Figures) -> None:
     def is_painted_at_once() -> bool:
         page.goto(full.rest_uri)
         until(page, "window.rowsSeen !== undefined")
@@ -61,9 +59,9 @@ def test_a_thousand_streams_are_painted_at_once_and_quick_to_look_through(
         return bool(paint < FIRST_PAINT_MS and rows_seen < FIRST_PAINT_MS)
 
     page.add_init_script(SEEN)
-    waited_until(is_painted_at_once)  # once the machine doesn't stop meanwhile
+    waited_until(is_painted_at_once)  # repeated in case the machine stalls
     assert page.locator(".tile", has_text="Streams").inner_text().split()[-1] == "1,000"
-    assert page.locator(".scroller a.cells").count() < 60  # rows are made where one sees them
+    assert page.locator(".scroller a.cells").count() < 60  # only visible rows exist
     took = page.evaluate(
         """async () => {
             const find = document.querySelector("input[type=search]");
@@ -86,11 +84,11 @@ def test_a_thousand_streams_are_painted_at_once_and_quick_to_look_through(
             return took;
         }"""
     )
-    record_property("interactions, ms", [round(one) for one in took])
+    record_property("interactions, ms", [round(duration) for duration in took])
     assert statistics.median(took) < INTERACTION_MS, took
 
 
-def test_a_stream_is_found_and_opened_by_keys_alone(page: Any, full: EmbeddedServer) -> None:
+def test_stream_is_found_and_opened_by_keyboard(page: Any, full: EmbeddedServer) -> None:
     page.goto(full.rest_uri)
     rows(page).first.wait_for()
     page.keyboard.press("/")
@@ -105,14 +103,14 @@ def test_a_stream_is_found_and_opened_by_keys_alone(page: Any, full: EmbeddedSer
     page.get_by_role("heading", name=re.compile("stream-99")).wait_for()
 
 
-def test_the_end_of_the_list_is_where_it_should_be(page: Any, full: EmbeddedServer) -> None:
+def test_list_scrolls_to_its_last_row(page: Any, full: EmbeddedServer) -> None:
     page.goto(full.rest_uri)
     rows(page).first.wait_for()
     page.evaluate("document.querySelector('.scroller').scrollTop = 1e9")
     page.locator("a.cells[aria-posinset='1000']:not([hidden])").wait_for()
 
 
-def test_rates_are_told_as_they_are(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_overview_shows_current_rates(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     with writing(manager, scope, "meters", lambda _: b"x" * 92, 0.02):
         page.goto(server.rest_uri)
         page.get_by_role("searchbox").fill(f"{scope}/meters")

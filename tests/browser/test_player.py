@@ -1,4 +1,4 @@
-"""The player: pictures as a video, numbers as a chart, JSON; paused, moved, faster, live; by keys, too."""
+"""The player: pictures as a video, numbers as a chart, JSON; pause, seek, speed, live mode, keyboard."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.waiting import until as waited_until
 
 @pytest.fixture(scope="module")
 def recorded(manager: StreamManager) -> str:
-    """A scope with a stream of pictures, a slice of it, and one of numbers."""
+    """A scope with a stream of pictures, a slice of it, and a stream of numbers."""
     manager.create_scope("recorded")
     for stream in ("camera", "meters"):
         manager.create_stream("recorded", stream)
-    with (  # times are known to a second only where a segment gets 4 KiB in one
+    with (  # times are only accurate to a second if a segment receives 4 KiB in it
         writing(manager, "recorded", "camera", lambda i: png(i % 256) + bytes(2_000), 0.04),
         writing(manager, "recorded", "meters", lambda i: b'{"meter": "m%d", "wh": %d.5}' % (i % 2, i), 0.04),
     ):
@@ -37,17 +37,15 @@ def opened(page: Any, server: EmbeddedServer, stream: str, query: str = "") -> N
     page.locator(".player").wait_for()
 
 
-def mode(page: Any, wanted: str) -> None:
-    page.locator(f".player[data-mode='{wanted}']").wait_for()
+def mode(page: Any, expected: str) -> None:
+    page.locator(f".player[data-mode='{expected}']").wait_for()
 
 
 def frames(page: Any) -> int:
     return int(page.locator("canvas.fill").get_attribute("data-frames") or 0)
 
 
-def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
-    page: Any, server: EmbeddedServer, recorded: str
-) -> None:
+def test_pictures_are_replayed_as_a_video_until_paused(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
     mode(page, "playing")
     until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 20")
@@ -62,14 +60,14 @@ def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count}")
     page.keyboard.press(" ")
     mode(page, "playing")
-    page.get_by_text("The end.").wait_for()
+    page.get_by_text("End.", exact=True).wait_for()
     mode(page, "paused")
 
 
-def test_what_is_played_to_its_end_stays_and_goes_on_live(
+def test_replay_to_the_end_continues_live(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
-    """Each event once, whether it was played, came while the tail was looked for, or after that."""
+    """Each event is shown once, whether replayed, or written before or after the tail is connected."""
     with manager.create_writer(scope, "meters") as writer:
         for number in range(3):
             writer.write_event(b'{"number": %d}' % number, routing_key="a")
@@ -88,21 +86,21 @@ def test_what_is_played_to_its_end_stays_and_goes_on_live(
         assert page.locator(".view").get_attribute("data-events") == "4"
 
 
-def test_eight_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_speed_eight_is_eight_times_as_fast(page: Any, server: EmbeddedServer, recorded: str) -> None:
     def lasted_s() -> float:
         page.reload()
         page.get_by_label("Speed").select_option("8")
-        began = time.monotonic()
-        page.get_by_text("The end.").wait_for()
-        return time.monotonic() - began
+        start = time.monotonic()
+        page.get_by_text("End.", exact=True).wait_for()
+        return time.monotonic() - start
 
     opened(page, server, "camera", "?slice=all")
-    waited_until(lambda: lasted_s() < 4)  # once the machine doesn't stop meanwhile
+    waited_until(lambda: lasted_s() < 4)  # repeated in case the machine stalls
     page.keyboard.press("[")
     assert page.get_by_label("Speed").input_value() == "4"
 
 
-def test_a_moment_is_chosen_on_the_bar(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_click_on_the_scrub_bar_seeks(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
     until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 2")
     page.keyboard.press(" ")
@@ -113,18 +111,18 @@ def test_a_moment_is_chosen_on_the_bar(page: Any, server: EmbeddedServer, record
     until(page, f"document.querySelector('.clock').innerText > {json.dumps(before)}")
 
 
-def test_numbers_are_a_chart_with_a_line_for_each(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_numbers_are_shown_as_a_chart_split_by_a_field(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "meters", "?from=1")
     page.get_by_role("img", name="Line chart of wh").wait_for()
     assert page.get_by_label("Field").input_value() == "wh"
-    assert page.get_by_label("A line for each").input_value() == "meter"
+    assert page.get_by_label("Split by").input_value() == "meter"
     page.get_by_role("button", name="JSON").click()
     page.locator(".screen pre .key", has_text='"wh"').wait_for()
     page.get_by_role("button", name="Picture").click()
     assert page.get_by_role("button", name="Picture").get_attribute("aria-pressed") == "true"
 
 
-def test_live_is_what_passes_now(page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str) -> None:
+def test_live_mode_shows_new_events(page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str) -> None:
     opened(page, server, "meters", "?from=1")
     mode(page, "playing")
     page.keyboard.press("l")
@@ -135,64 +133,62 @@ def test_live_is_what_passes_now(page: Any, server: EmbeddedServer, manager: Str
         page.locator(".screen pre .key", has_text='"now"').wait_for()
 
 
-def test_what_is_played_can_be_bookmarked(
+def test_bookmark_key_creates_a_bookmark_at_the_playback_position(
     page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str
 ) -> None:
     opened(page, server, "camera", "?slice=all")
     until(page, "Number(document.querySelector('.view')?.dataset.events) > 40")
     page.keyboard.press("b")
     page.get_by_role("dialog").get_by_label("Name").fill("scene")
-    page.get_by_role("dialog").get_by_role("button", name="Make it").click()
-    page.get_by_text("Bookmark scene is made.").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Create").click()
+    page.get_by_text("Created bookmark scene.").wait_for()
     assert (
         manager.bookmarks("recorded").get("scene").cut.positions != manager.cuts("recorded", "camera").head().positions
     )
 
 
-def test_what_has_ended_is_played_once_more(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_play_after_the_end_starts_over(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
     page.get_by_label("Speed").select_option("16")
-    page.get_by_text("The end.").wait_for()
+    page.get_by_text("End.", exact=True).wait_for()
     count = frames(page)
-    page.get_by_label("Speed").select_option("1")  # at 16 a slow machine draws the last picture alone
+    page.get_by_label("Speed").select_option("1")  # at 16, a slow machine draws only the last picture
     page.keyboard.press(" ")
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count + 3}")
 
 
-def test_live_is_of_the_whole_stream(page: Any, server: EmbeddedServer, recorded: str) -> None:
-    """Or else what is played on from there would be at the end of a slice that nobody watches."""
+def test_live_mode_leaves_a_selected_slice(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    """Resuming would otherwise continue at the end of the slice."""
     opened(page, server, "camera", "?slice=all")
     mode(page, "playing")
-    assert page.get_by_label("What to play").input_value() == "slice:all"
+    assert page.get_by_label("Range to play").input_value() == "slice:all"
     page.keyboard.press("l")
     mode(page, "live")
-    assert page.get_by_label("What to play").input_value() == ""
+    assert page.get_by_label("Range to play").input_value() == ""
     page.keyboard.press(" ")
     mode(page, "paused")
     page.keyboard.press(" ")
     mode(page, "live")
 
 
-def test_a_stretch_is_played_as_a_slice_is(
-    page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str
-) -> None:
+def test_replay_of_a_selected_range(page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str) -> None:
     began_ms = manager.segment_history("recorded", "camera")[0].created_ms
     opened(page, server, "camera", f"?from={began_ms + 1_000}&to={began_ms + 4_000}")
-    page.get_by_text("The end.").wait_for()
-    assert page.get_by_label("What to play").input_value() == "stretch"
+    page.get_by_text("End.", exact=True).wait_for()
+    assert page.get_by_label("Range to play").input_value() == "range"
     page.keyboard.press("Shift+ArrowRight")
     page.wait_for_timeout(300)
     assert page.locator(".player").get_attribute("data-mode") == "paused"
     count = frames(page)
-    page.get_by_label("What to play").select_option("")
+    page.get_by_label("Range to play").select_option("")
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count + 3}")
 
 
-def test_a_list_that_somebody_has_open_stays(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_open_list_is_not_rebuilt(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
     mode(page, "playing")
-    page.evaluate("window.first = document.querySelector('[aria-label=\"What to play\"] optgroup')")
+    page.evaluate("window.first = document.querySelector('[aria-label=\"Range to play\"] optgroup')")
     with page.expect_response(lambda response: "/slices?" in response.url):
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to it
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as when the user returns to the page
     page.wait_for_timeout(200)
     assert page.evaluate("window.first.isConnected")

@@ -1,4 +1,4 @@
-"""A stream with ten thousand segments: at once seen, and quick to look around in."""
+"""A stream with ten thousand segments is shown at once and stays responsive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT = 10_000
 FIRST_PAINT_MS, INTERACTION_MS = 1_000 * SLACK, 100 * SLACK
 PAINTED = """
     const frame = () => new Promise((done) => requestAnimationFrame(done));
-    const painted = async () => {  // what is to be drawn is drawn in the next frame, which then is seen
+    const painted = async () => {  // drawn in the next frame, and then presented
         await frame();
         await frame();
         await new Promise((done) => setTimeout(done));
@@ -27,7 +27,7 @@ LABEL = "document.querySelector('.picture canvas')?.getAttribute('aria-label') ?
 
 @pytest.fixture(scope="module")
 def wide(manager: StreamManager) -> str:
-    """A scope with a stream of so many segments at once, and a place in it."""
+    """A scope with a stream of this many current segments, and a bookmark."""
     manager.create_scope("wide")
     manager.create_stream("wide", "many", COUNT)
     fill_stream(manager, "wide", "many", [b"x"] * 100)
@@ -35,8 +35,8 @@ def wide(manager: StreamManager) -> str:
     return "wide"
 
 
-@pytest.mark.slow  # its times are measured
-def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_around_in(
+@pytest.mark.slow  # measures durations
+def test_view_of_ten_thousand_segments_is_fast(
     page: Any, server: EmbeddedServer, wide: str, record_property: Figures
 ) -> None:
     page.goto(f"{server.rest_uri}/#/stream/{wide}/many")
@@ -45,8 +45,8 @@ def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_aro
     until(page, f"({LABEL}).includes('{COUNT} segments')")
     drawn_ms = page.evaluate("performance.now()")
     page.get_by_role("table").get_by_text("here").wait_for()
-    page.get_by_text("the tail of 10,000 segments at once isn't shown").wait_for()
-    places_ms = page.evaluate("performance.now()")
+    page.get_by_text("10,000 segments").first.wait_for()
+    bookmarks_ms = page.evaluate("performance.now()")
     took = page.evaluate(
         f"""async () => {{
             {PAINTED}
@@ -60,7 +60,7 @@ def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_aro
                 ...[300, 420, 600].map((x) => () => over.dispatchEvent(new PointerEvent("pointermove", at(x)))),
                 ...[-120, 120, -300].map((deltaY) => () => over.dispatchEvent(wheel(deltaY))),
                 ...zooms.map((button) => () => button.click()),
-                () => document.querySelector("[aria-label='Light or dark']").click(),
+                () => document.querySelector("[aria-label='Switch theme']").click(),
             ];
             const took = [];
             for (const act of acts) {{
@@ -73,14 +73,14 @@ def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_aro
             return took;
         }}"""
     )
-    record_property("first paint, drawn, places, ms", [round(paint_ms), round(drawn_ms), round(places_ms)])
-    record_property("interactions, ms", [round(one) for one in took])
+    record_property("first paint, drawn, bookmarks, ms", [round(paint_ms), round(drawn_ms), round(bookmarks_ms)])
+    record_property("interactions, ms", [round(duration) for duration in took])
     assert paint_ms < FIRST_PAINT_MS
     assert statistics.median(took) < INTERACTION_MS, took
 
 
 @pytest.mark.slow  # as above
-def test_a_history_of_ten_thousand_segments_is_drawn_quickly(
+def test_history_of_ten_thousand_segments_is_drawn_quickly(
     page: Any, server: EmbeddedServer, record_property: Figures
 ) -> None:
     page.goto(server.rest_uri)
@@ -113,6 +113,6 @@ def test_a_history_of_ten_thousand_segments_is_drawn_quickly(
             return took.sort((a, b) => a - b);
         }"""
     )
-    record_property("drawn, ms", [round(one) for one in took])
+    record_property("drawn, ms", [round(duration) for duration in took])
     assert took[len(took) // 2] < INTERACTION_MS, took
     assert "10000 segments" in page.locator(".picture canvas").first.get_attribute("aria-label")

@@ -1,4 +1,4 @@
-"""One stream: its tail, its picture, places made by pointing, and changes after a question."""
+"""The view of a stream: tail, picture, bookmarks and slices, and operations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def opened(page: Any, server: EmbeddedServer, scope: str) -> None:
     until(page, "document.querySelector('.facts').textContent.includes('of 2')")
 
 
-def test_the_tail_is_shown_as_text_json_and_pictures_and_never_as_markup(
+def test_tail_shows_text_json_and_pictures_without_markup(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     opened(page, server, scope)
-    page.get_by_text("Nothing has come").wait_for()
+    page.get_by_text("No new events").wait_for()
     fill_stream(manager, scope, "meters", [EVIL, b'{"wh": 12.5, "meter": "<b>kitchen</b>"}', b"\xff\x00\x01"])
     fill_stream(manager, scope, "meters", [png(200)])
     log = page.get_by_role("log")
@@ -37,40 +37,40 @@ def test_the_tail_is_shown_as_text_json_and_pictures_and_never_as_markup(
     assert page.evaluate("window.hacked") is None
 
 
-def test_what_the_tail_leaves_out_is_counted(
+def test_tail_counts_events_that_are_not_shown(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     opened(page, server, scope)
-    page.get_by_text("Nothing has come").wait_for()
+    page.get_by_text("No new events").wait_for()
     fill_stream(manager, scope, "meters", [b"event %d" % i for i in range(170)])
-    told = """[...document.querySelectorAll(".events .event")].reduce((sum, one) =>
+    total = """[...document.querySelectorAll(".events .event")].reduce((sum, one) =>
         sum + (one.matches(".gap") ? parseInt(one.textContent) : 1), 0)"""
     page.get_by_text("event 169").wait_for()
-    until(page, f"{told} === 170")
-    page.get_by_role("button", name="Hold").click()
-    fill_stream(manager, scope, "meters", [b"held"] * 5)
+    until(page, f"{total} === 170")
+    page.get_by_role("button", name="Pause").click()
+    fill_stream(manager, scope, "meters", [b"pending"] * 5)
     until(page, "document.querySelector('[role=status].grow').textContent.match(/(\\d+) not shown/)?.[1] >= 5")
-    page.get_by_role("button", name="Hold").click()
-    page.get_by_text("more came while it was held.").wait_for()
-    until(page, f"{told} === 175")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_text("events arrived while paused.").wait_for()
+    until(page, f"{total} === 175")
 
 
-def test_a_place_whose_time_is_not_known_is_said(
+def test_bookmark_with_unknown_time_is_reported(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     manager.bookmarks(scope).create("lost", manager.cuts(scope, "meters").tail())
 
     def timeless(route: Any) -> None:
-        found = route.fetch().json()
-        route.fulfill(json=[one | {"time": None} for one in found])
+        bookmarks = route.fetch().json()
+        route.fulfill(json=[bookmark | {"time": None} for bookmark in bookmarks])
 
     page.route("**/bookmarks?*", timeless)
     opened(page, server, scope)
     page.get_by_role("link", name="lost", exact=True).click()
-    page.get_by_text("When the stream stood there isn't known.").wait_for()
+    page.get_by_text("The time of this position is unknown.").wait_for()
 
 
-def test_a_chosen_stretch_is_played_by_its_key(
+def test_selected_range_is_replayed_by_key(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     opened(page, server, scope)
@@ -78,12 +78,12 @@ def test_a_chosen_stretch_is_played_by_its_key(
     page.mouse.down()
     page.mouse.move(700, 300)
     page.mouse.up()
-    page.get_by_role("link", name="Play it").wait_for()
+    page.get_by_role("link", name="Play", exact=True).nth(1).wait_for()
     page.keyboard.press(" ")
     until(page, "/from=\\d+&to=\\d+/.test(location.hash)")
 
 
-def test_a_bookmark_is_made_by_pointing_renamed_and_deleted(
+def test_bookmark_is_created_by_click_renamed_and_deleted(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     fill_stream(manager, scope, "meters", [b"x"] * 10)
@@ -92,24 +92,24 @@ def test_a_bookmark_is_made_by_pointing_renamed_and_deleted(
     page.get_by_role("button", name="Bookmark…", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("two words")
-    dialog.get_by_role("button", name="Make it").click()
-    assert dialog.is_visible()  # a name that can't be is not sent
+    dialog.get_by_role("button", name="Create").click()
+    assert dialog.is_visible()  # an invalid name isn't sent
     dialog.get_by_label("Name").fill("dinner")
     dialog.get_by_label("Note").fill("<i>as it began</i>")
-    dialog.get_by_role("button", name="Make it").click()
-    places = page.get_by_role("table", name="Bookmarks and slices")
-    places.get_by_role("link", name="dinner", exact=True).wait_for()
+    dialog.get_by_role("button", name="Create").click()
+    table = page.get_by_role("table", name="Bookmarks and slices")
+    table.get_by_role("link", name="dinner", exact=True).wait_for()
     assert manager.bookmarks(scope).get("dinner").note == "<i>as it began</i>"
     page.get_by_role("button", name="Rename bookmark dinner").click()
     dialog.get_by_label("New name").fill("supper")
     dialog.get_by_role("button", name="Rename").click()
     page.get_by_role("button", name="Delete bookmark supper").click()
     dialog.get_by_role("button", name="Delete").click()
-    page.get_by_text("None yet.").wait_for()
+    page.get_by_text("No bookmarks or slices.").wait_for()
     assert manager.bookmarks(scope).list() == []
 
 
-def test_a_slice_is_made_by_dragging_and_a_name_that_is_taken_is_said(
+def test_slice_is_created_by_dragging_unless_its_name_exists(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     tail = fill_stream(manager, scope, "meters", [b"x"] * 10)
@@ -123,20 +123,18 @@ def test_a_slice_is_made_by_dragging_and_a_name_that_is_taken_is_said(
     page.get_by_role("button", name="Slice…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("taken")
-    dialog.get_by_role("button", name="Make it").click()
+    dialog.get_by_role("button", name="Create").click()
     dialog.get_by_role("alert").get_by_text("taken").wait_for()
     dialog.get_by_label("Name").fill("mine")
-    dialog.get_by_role("button", name="Make it").click()
+    dialog.get_by_role("button", name="Create").click()
     page.get_by_role("table").get_by_role("link", name="mine", exact=True).wait_for()
     assert manager.slices(scope).get("mine").stream == "meters"
 
 
-def test_a_segment_is_split_and_two_are_merged(
-    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
-) -> None:
+def test_segments_are_split_and_merged(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     manager.create_stream(scope, "other", 3)
     opened(page, server, scope)
-    page.get_by_role("tab", name="Change").click()
+    page.get_by_role("tab", name="Operations").click()
     page.get_by_role("button", name="Split…").click()
     page.get_by_role("dialog").get_by_role("button", name="Split").click()
     until(page, "document.querySelector('.facts').textContent.includes('3 segments of 4')")
@@ -147,41 +145,41 @@ def test_a_segment_is_split_and_two_are_merged(
     until(page, "document.querySelector('.picture canvas').ariaLabel.startsWith('Segments over time: 5 segments')")
 
 
-def test_a_stream_is_sealed_only_by_who_types_its_name(
-    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
-) -> None:
+def test_seal_requires_the_streams_name(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     opened(page, server, scope)
-    page.get_by_role("tab", name="Change").click()
+    page.get_by_role("tab", name="Operations").click()
     page.get_by_role("button", name="Seal…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label(re.compile("Type the stream")).fill("metres")
-    dialog.get_by_role("button", name="Seal it").click()
-    dialog.get_by_text("That is not the stream's name").wait_for()
+    dialog.get_by_role("button", name="Seal", exact=True).click()
+    dialog.get_by_text("This is not the stream's name").wait_for()
     assert not manager.stream_info(scope, "meters").is_sealed
     dialog.get_by_label(re.compile("Type the stream")).fill("meters")
-    dialog.get_by_role("button", name="Seal it").click()
+    dialog.get_by_role("button", name="Seal", exact=True).click()
     page.locator(".facts", has_text="sealed").wait_for()
     assert manager.stream_info(scope, "meters").is_sealed
 
 
-def test_a_truncation_deletes_what_lies_before_the_moment(
+def test_truncate_deletes_events_before_the_moment(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     with writing(manager, scope, "meters", lambda i: b"%d" % i + b"x" * 2000, 0.02):
         opened(page, server, scope)
-        page.wait_for_timeout(6000)  # moments are known to a second, and a slow machine writes little
+        page.wait_for_timeout(6000)  # times are accurate to a second, and a slow machine writes little
         while sum(manager.stream_info(scope, "meters").tail.positions.values()) < 200_000:  # on a slow machine
             page.wait_for_timeout(200)
     page.locator("canvas.over").click(position={"x": 900, "y": 150})
     page.get_by_role("button", name="Truncate before…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label(re.compile("Type the stream")).fill("meters")
-    dialog.get_by_role("button", name="Delete what lies before").click()
-    page.get_by_text("The stream is truncated.").wait_for()
+    dialog.get_by_role("button", name="Delete events").click()
+    page.get_by_text("Truncated the stream.").wait_for()
     assert any(offset > 0 for offset in manager.cuts(scope, "meters").head().positions.values())
 
 
-def test_reader_groups_and_transactions(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_reader_groups_and_transactions_are_listed(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
     fill_stream(manager, scope, "meters", [b"x"] * 10)
     manager.reader_group_manager(scope).create_reader_group("billing", ["meters"])
     manager.create_transaction_writer(scope, "meters").begin_txn()
@@ -194,6 +192,6 @@ def test_reader_groups_and_transactions(page: Any, server: EmbeddedServer, manag
     page.get_by_role("table", name="Transactions").get_by_text("open", exact=True).wait_for()
 
 
-def test_a_stream_that_is_not_there_is_said(page: Any, server: EmbeddedServer, scope: str) -> None:
+def test_missing_stream_is_reported(page: Any, server: EmbeddedServer, scope: str) -> None:
     page.goto(f"{server.rest_uri}/#/stream/{scope}/none")
-    page.get_by_role("alert").get_by_text("There is no stream").wait_for()
+    page.get_by_role("alert").get_by_text("none").first.wait_for()

@@ -1,4 +1,4 @@
-"""A server for all of these tests, and a scope `home` for each module, which its end deletes."""
+"""One server for the session, and a scope `home` per module, deleted at its end."""
 
 from __future__ import annotations
 

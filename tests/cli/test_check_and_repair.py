@@ -1,4 +1,4 @@
-"""`nadi check` tells what is damaged and changes nothing; `nadi repair` does what can be done, and says its price."""
+"""`nadi check` reports damage without changing anything; `nadi repair` salvages data and reports losses."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_lost_snapshot_is_refused_and_left_alone(folder: Path) -> None:
+def test_check_and_repair_of_a_lost_snapshot_change_nothing(folder: Path) -> None:
     recovered(folder)
     shutil.rmtree(folder / "tier2/snapshots/container-0")
     before = contents(folder)
     with pytest.raises(DataFolderError):
         nadi.embedded(folder)
     for command_line in (("check", folder), ("repair", folder, "--yes")):
-        told = command(*command_line)
-        assert told.exit_code == 1
-        assert re.search(r"LOST +its snapshot can't be used: .* is missing, and .*-copy is missing", told.output)
-    assert "no server can be started: restore what is LOST from a copy" in told.output
+        result = command(*command_line)
+        assert result.exit_code == 1
+        assert "LOST" in result.output
+    assert "a server can't be started" in result.output
     before = {path: data for path, data in before.items() if "container-0" in path.parts and path.name != "epoch"}
     assert before.items() <= contents(folder).items()
 
 
 def late_events(folder: Path) -> tuple[Path, int]:
-    """Events in frames of their own that only the log has; the file, and where the frame of one begins."""
+    """Write events in separate frames that only the log contains; return the log file and the offset of one frame."""
     recovered(folder)
     with nadi.embedded(folder, environment={"NADI_LIMITS": HOLD}) as server:
         with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("s", "t") as writer:
@@ -66,33 +66,33 @@ def frames_of(log: Path) -> list[int]:
 
 
 def frames_after(log: Path, at: int) -> int:
-    """How many frames follow: the events' and what the server itself noted meanwhile."""
+    """Count the frames after an offset, including the server's own."""
     return sum(frame > at for frame in frames_of(log))
 
 
 @pytest.mark.parametrize("place", [9, 100], ids=["header", "head"])
-def test_one_frame_that_can_not_be_read_costs_no_other(folder: Path, place: int) -> None:
+def test_repair_of_one_unreadable_frame_keeps_all_others(folder: Path, place: int) -> None:
     log, at = late_events(folder)
     begin = events_of_log(log, at)
     flip(log, at + place)
     before = contents(folder)
-    told = command("check", folder)
-    assert told.exit_code == 1
-    kept = frames_after(log, at)
-    assert kept >= 19
-    assert re.search(rf"LOST +frame \d+ can't be read; the {kept} ", told.output), told.output
-    lost = re.findall(r"LOST +stream s/t, segment 1.#epoch.0: bytes ([\d,]+) to ([\d,]+) can't be read", told.output)
-    assert [tuple(int(number.replace(",", "")) for number in found) for found in lost] == [(begin, begin + 15)]
+    result = command("check", folder)
+    assert result.exit_code == 1
+    following = frames_after(log, at)
+    assert following >= 19
+    assert re.search(rf"LOST .*\b{following}\b", result.output), result.output
+    lost = re.findall(r"LOST +stream s/t, segment 1.#epoch.0: bytes ([\d,]+) to ([\d,]+)", result.output)
+    assert [tuple(int(number.replace(",", "")) for number in bounds) for bounds in lost] == [(begin, begin + 15)]
     assert contents(folder) == before
 
     repaired = command("repair", folder, "--yes")
-    assert repaired.exit_code == 1, "something is lost"
+    assert repaired.exit_code == 1, "data is lost"
     assert "a server can be started" in repaired.output, repaired.output
     assert not list(log.parent.glob("*.damaged-*"))
     for _ in range(2):
         with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
             tail = manager.stream_info("s", "t").tail
-            found = set()
+            events = set()
             gaps = []
             with manager.create_reader("s", "t", end=tail) as reader:
                 while True:
@@ -103,19 +103,19 @@ def test_one_frame_that_can_not_be_read_costs_no_other(folder: Path, place: int)
                         continue
                     if block is None:
                         break
-                    found |= set(block[1].events())
+                    events |= set(block[1].events())
             assert gaps == [(begin, begin + 15)]
-            assert found >= {event(number) for number in range(EVENTS)}
-            assert {b"late-%d" % number for number in range(40)} - found == {b"late-20"}
+            assert events >= {event(number) for number in range(EVENTS)}
+            assert {b"late-%d" % number for number in range(40)} - events == {b"late-20"}
             skipped = {read.data for read in manager.read_events("s", "t", end=tail, on_damage="skip")}
-            assert skipped == found
+            assert skipped == events
     again = command("repair", folder, "--yes")
-    assert again.exit_code == 1, "it is still lost"
-    assert "to do" not in again.output
+    assert again.exit_code == 1, "the data is still lost"
+    assert "planned" not in again.output
 
 
-def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Path) -> None:
-    """It passed for one that was only prepared, and all that it holds was named as lost."""
+def test_repair_of_a_log_file_without_header_reports_only_its_first_frame(tmp_path: Path) -> None:
+    """The file was taken for a preallocated one, and all its data was reported as lost."""
     folder = tmp_path / "data"
     with nadi.embedded(folder, containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
@@ -127,18 +127,18 @@ def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Pa
         server.kill()
     log = max(path for path in folder.glob("container-0/log/log-*.nadi") if b"late-19" in path.read_bytes())
     for later in folder.glob("container-0/log/log-*.nadi"):
-        if later.name > log.name:  # prepared, and not used
+        if later.name > log.name:  # preallocated and unused
             later.unlink()
     with log.open("r+b") as stream:
         stream.write(bytes(2 * 4096))
-    told = command("repair", folder, "--yes")
-    assert told.exit_code == 1
-    assert set(re.findall(r"bytes [\d,]+ to [\d,]+ can't be read", told.output)) == {"bytes 0 to 15 can't be read"}
-    assert "285 bytes read and correct" in told.output, told.output
+    result = command("repair", folder, "--yes")
+    assert result.exit_code == 1
+    assert set(re.findall(r"bytes ([\d,]+) to ([\d,]+) ", result.output)) == {("0", "15")}
+    assert "285 bytes" in result.output, result.output
 
 
 def events_of_log(log: Path, at: int) -> int:
-    """Where in its segment the frame at that place of a log appends."""
+    """Return the segment offset that the frame at this log offset appends to."""
     from nadi.segmentstore.state.operations import Append, decode_frame
 
     operations, _ = decode_frame(log.read_bytes()[at + FRAME_HEADER_BYTES : at + 4096])
@@ -146,15 +146,15 @@ def events_of_log(log: Path, at: int) -> int:
     return operations[0].offset
 
 
-def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
+def test_check_of_a_folder_in_use_fails(folder: Path) -> None:
     with nadi.embedded(folder):
-        told = command("check", folder)
-    assert told.exit_code == 1
-    assert "in use" in told.output
+        result = command("check", folder)
+    assert result.exit_code == 1
+    assert str(folder) in result.output
 
 
-def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
-    """An end put to it would leave nothing of it: what it still has is kept."""
+def test_repair_of_a_log_without_its_start_keeps_the_rest(folder: Path) -> None:
+    """Truncating the log at the damage would discard all of it."""
     log, _ = late_events(folder)
     with (
         nadi.embedded(folder, environment={"NADI_LIMITS": HOLD}) as server,
@@ -167,14 +167,11 @@ def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
     for path in log.parent.glob("log-*.nadi"):
         if path.name <= log.name:
             path.unlink()
-    with pytest.raises(DataFolderError, match="nadi check"):
+    with pytest.raises(DataFolderError):
         nadi.embedded(folder)
-    told = command("check", folder)
-    assert re.search(r"LOST +frames [\d,]+ to [\d,]+ can't be read; the \d+ ", told.output), (
-        told.output
-    )
+    result = command("check", folder)
+    assert re.search(r"LOST +frames [\d,]+ to [\d,]+ ", result.output), result.output
     repaired = command("repair", folder, "--yes")
-    assert "the log is cut" not in repaired.output
     assert "a server can be started" in repaired.output, repaired.output
     assert not list(log.parent.glob("*.damaged-*"))
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -183,8 +180,8 @@ def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
     assert {b"later-%d" % number for number in range(10)} <= found
 
 
-def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Path) -> None:
-    """Its readers would not be told: so nothing that follows is kept, and the report says why."""
+def test_repair_of_lost_table_changes_ends_the_log_there(folder: Path) -> None:
+    """Readers of a table wouldn't notice missing changes, so later frames are given up, too."""
     recovered(folder)
     with (
         nadi.embedded(folder, environment={"NADI_LIMITS": HOLD}) as server,
@@ -199,23 +196,22 @@ def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Pa
     later = frames_after(log, at)
     assert later >= 4
     flip(log, at + 9)
-    told = command("check", folder)
-    assert re.search(r"LOST +the log is cut before frame \d+", told.output), told.output
-    assert "some keys have older values" in told.output
+    result = command("check", folder)
+    assert re.search(r"LOST .*frame \d+", result.output), result.output
     repaired = command("repair", folder, "--yes")
-    assert f"{later} readable acknowledged frames" in repaired.output, repaired.output
+    assert re.search(rf"given up: .*\b{later} ", repaired.output), repaired.output
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         value = manager.table("s", "tab").get(b"late")
         assert value is not None
         assert value.value == b"value-3"
 
 
-def test_a_damaged_place_is_printed_once(folder: Path) -> None:
+def test_check_prints_damage_once(folder: Path) -> None:
     chunk = next(path for path in sorted((folder / "tier2/container-0").rglob("*")) if path.is_file())
     chunk.unlink()
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "nadi.cli.app", "check", str(folder)], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 1
-    assert told.stdout.count(chunk.name) == 1
-    assert chunk.name not in told.stderr
+    assert result.returncode == 1
+    assert result.stdout.count(chunk.name) == 1
+    assert chunk.name not in result.stderr

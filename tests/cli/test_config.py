@@ -1,4 +1,4 @@
-"""`nadi up --config`: a file of settings, what comes before it, what is wrong with it; and `--print-config`."""
+"""`nadi up --config`: precedence and validation of settings files; and `--print-config`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = {option.key: option for option in OPTIONS.values()}
 
 
 def run(*arguments: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
-    """What `nadi up` with these prints."""
+    """Run `nadi up` with these arguments and return its output."""
     result = CliRunner().invoke(app, ["up", *arguments], env={"COLUMNS": "200", **(environment or {})})
     assert result.exit_code == code, result.output
     return result.output
@@ -35,13 +35,13 @@ def written(folder: Path, text: str) -> Path:
 
 
 def effective(*arguments: str, **environment: str) -> tuple[dict[str, object], dict[str, str]]:
-    """The settings that would hold, and where each comes from."""
+    """Return the effective settings, and the source of each."""
     text = run(*arguments, "--print-config", environment=environment)
     lines = [line.rpartition("  # ") for line in text.splitlines() if not line.startswith("#")]
-    return tomllib.loads(text), {line.partition(" = ")[0]: whence for line, _, whence in lines}
+    return tomllib.loads(text), {line.partition(" = ")[0]: source for line, _, source in lines}
 
 
-def test_every_option_is_a_setting_by_its_name() -> None:
+def test_settings_have_the_names_of_options() -> None:
     options = {
         option.removeprefix("--")
         for parameter in typer.main.get_command(app).commands["up"].params  # type: ignore[attr-defined]
@@ -52,32 +52,32 @@ def test_every_option_is_a_setting_by_its_name() -> None:
     assert {"tls-cert", "traces", "tier2-option", "verbose"} <= set(SETTINGS)
 
 
-def test_a_server_is_what_its_file_says(tmp_path: Path) -> None:
+def test_up_with_a_settings_file_uses_its_settings(tmp_path: Path) -> None:
     file = written(tmp_path, f'data = "{tmp_path}/kept"\ncontainers = 3\nlog-level = "ERROR"\n')
     with served("--config", str(file)) as server, urlopen(f"{server.rest}/v1/health/details/container-2") as answer:
-        assert server.said[0] == f"nadi is serving {tmp_path}/kept"
+        assert server.printed[0] == f"nadi is serving {tmp_path}/kept"
         assert answer.status == 200
 
 
-def test_the_command_line_comes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+def test_precedence_is_command_line_environment_file(tmp_path: Path) -> None:
     file = written(tmp_path, 'store = "file:///of-the-file"\nport = 1\nhost = "127.0.0.2"\ncontainers = 4\n')
-    said, whence = effective("--config", str(file), "--port", "2", NADI_STORE="file:///of-the-environment")
-    assert (said["store"], whence["store"]) == ("file:///of-the-environment", "environment: NADI_STORE")
-    assert (said["port"], whence["port"]) == (2, "command line")
-    assert (said["host"], whence["host"]) == ("127.0.0.2", str(file))
-    assert "rest-port" not in said  # a free one after the port, which is chosen when the server starts
-    said, whence = effective("--config", str(file), "--store", "file:///of-the-command", NADI_STORE="file:///e")
-    assert (said["store"], whence["store"]) == ("file:///of-the-command", "command line")
+    settings, sources = effective("--config", str(file), "--port", "2", NADI_STORE="file:///of-the-environment")
+    assert (settings["store"], sources["store"]) == ("file:///of-the-environment", "environment: NADI_STORE")
+    assert (settings["port"], sources["port"]) == (2, "command line")
+    assert (settings["host"], sources["host"]) == ("127.0.0.2", str(file))
+    assert "rest-port" not in settings  # chosen when the server starts: a free one after the port
+    settings, sources = effective("--config", str(file), "--store", "file:///of-the-command", NADI_STORE="file:///e")
+    assert (settings["store"], sources["store"]) == ("file:///of-the-command", "command line")
 
 
-def test_lists_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+def test_list_option_replaces_the_list_of_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, 'store = "s3://b/p"\nstore-option = ["endpoint=http://h:1", "region=eu"]\n')
     assert effective("--config", str(file))[0]["store-option"] == ["endpoint=http://h:1", "region=eu"]
-    said, _ = effective("--config", str(file), "--store-option", "region=us")
-    assert said["store-option"] == ["region=us"]
+    settings, _ = effective("--config", str(file), "--store-option", "region=us")
+    assert settings["store-option"] == ["region=us"]
 
 
-def test_verbose_and_the_level_are_one_setting(tmp_path: Path) -> None:
+def test_verbose_and_log_level_override_each_other_by_precedence(tmp_path: Path) -> None:
     loud, quiet = tmp_path / "loud", tmp_path / "quiet"
     loud.mkdir()
     quiet.mkdir()
@@ -89,7 +89,9 @@ def test_verbose_and_the_level_are_one_setting(tmp_path: Path) -> None:
     assert effective("--config", file)[0]["log-level"] == "INFO"
     assert effective("--config", file, "--log-level", "debug")[0]["log-level"] == "debug"
     both = str(written(tmp_path, 'verbose = true\nlog-level = "INFO"\n'))
-    assert f"{both}: verbose has no effect beside {both}: log-level" in run("--config", both, code=2)
+    output = run("--config", both, code=2)
+    assert f"{both}: verbose" in output
+    assert f"{both}: log-level" in output
 
 
 @pytest.mark.parametrize(
@@ -101,18 +103,18 @@ def test_verbose_and_the_level_are_one_setting(tmp_path: Path) -> None:
         'workers = 2\nhost = "0.0.0.0"\nadvertised-host = "h"\ntls-cert = "c"\ntls-key = "k"\nusers-file = "u"',
     ],
 )
-def test_what_is_printed_is_a_file_that_says_the_same(settings: str, tmp_path: Path) -> None:
+def test_print_config_prints_an_equivalent_file(settings: str, tmp_path: Path) -> None:
     first, _ = effective("--config", str(written(tmp_path, settings)))
-    again, whence = effective(
+    again, sources = effective(
         "--config", str(written(tmp_path, run("--config", str(tmp_path / "nadi.toml"), "--print-config")))
     )
     assert again == first
-    assert set(whence.values()) == {str(tmp_path / "nadi.toml")}
+    assert set(sources.values()) == {str(tmp_path / "nadi.toml")}
     for key, value in tomllib.loads(settings).items():
         assert first[key] == (False if key == "verbose" else value)
 
 
-def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_config_hides_secrets_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = run(
         "--bearer-keys",
@@ -125,100 +127,88 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
     file = written(tmp_path, 'store = "s3://b/p"\nstore-option = ["secret_access_key=hush"]\n')
     text = run("--config", str(file), "--print-config", code=2)
     assert "hush" not in text
-    assert f"{file}: store-option secret_access_key: " in text
+    assert f"{file}: store-option secret_access_key" in text
     assert os.listdir(tmp_path) == ["nadi.toml"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "named"),
     [
-        ("prot = 1", "there is no setting 'prot': did you mean 'port'?"),
-        ("tls_cert = 'c'", "there is no setting 'tls_cert': did you mean 'tls-cert'?"),
-        ("colour = 'red'", "there is no setting 'colour': there are data, host, port, "),
-        ("config = 'other.toml'", "'config' is an option of the command line alone"),
-        ("[security]\ntls-cert = 'c'", "there are no tables, and [security] begins one: leave that line out"),
-        ("port = '9090'", "port can't be a text: it is a whole number from 0 to 65535, such as port = "),
-        ("port = 9090.0", "port can't be a decimal number: it is a whole number"),
-        ("port = true", "port can't be true or false: it is a whole number"),
-        ("port = 65536", "port can't be 65536: it is a whole number from 0 to 65535"),
-        ("workers = 0", "workers can't be 0: it is a whole number from 1 to 64"),
-        ("insecure-public = 'yes'", "insecure-public can't be a text: it is true or false"),
-        ("data = 5", 'data can\'t be a number: it is a text, such as data = "…"'),
-        ("data = ''", "data is empty (leave it out instead)"),
-        ("data = 2026-11-14", "data can't be a time"),
-        ('data = "a\\u0000b"', "data has a NUL character"),
-        (
-            "store-option = 'region=eu'",
-            'store-option can\'t be a text: it is a list of texts, such as store-option = ["…"]',
-        ),
-        ("store-option = ['region=eu', 5]", "store-option has an entry that isn't a text"),
+        ("prot = 1", "'port'"),
+        ("tls_cert = 'c'", "'tls-cert'"),
+        ("colour = 'red'", "data, host, port, "),
+        ("config = 'other.toml'", "'config'"),
+        ("[security]\ntls-cert = 'c'", "[security]"),
+        ("port = '9090'", "port = "),
+        ("port = 9090.0", "port "),
+        ("port = true", "port "),
+        ("port = 65536", "65536"),
+        ("workers = 0", "workers "),
+        ("insecure-public = 'yes'", "insecure-public "),
+        ("data = 5", 'data = "…"'),
+        ("data = ''", "data is empty"),
+        ("data = 2026-11-14", "data "),
+        ('data = "a\\u0000b"', "NUL"),
+        ("store-option = 'region=eu'", 'store-option = ["…"]'),
+        ("store-option = ['region=eu', 5]", "store-option "),
         ("port = 1\nport = 2", "is not TOML: "),
         ("port: 1", "is not TOML: "),
-        ("scaling = 'quick'", "scaling can't be 'quick': it is one of fast, classic"),
-        ("log-format = 'xml'", "log-format can't be 'xml': it is one of text, json"),
-        ("log-level = 'LOUD'", "log-level can't be 'LOUD': it is one of DEBUG, INFO,"),
-        ("traces = 'all'", "traces can't be 'all': it is one of none, otlp"),
+        ("scaling = 'quick'", "fast, classic"),
+        ("log-format = 'xml'", "text, json"),
+        ("log-level = 'LOUD'", "DEBUG, INFO,"),
+        ("traces = 'all'", "none, otlp"),
         ("log-max = '5'", "log-max: "),
-        (
-            "wal-profile = 'cheap'\nstore = 'file:///s'",
-            "wal-profile can't be 'cheap': it is one of latency, balanced, cost",
-        ),
-        ("cache = 'c'", "cache is for a server of a cluster"),
-        ("data = 'd'\nstore = 'file:///s'", "data is for a data folder"),
-        ("tier2-option = ['a=b']", "tier2-option has no effect without --tier2: give that, too"),
-        ("containers = 0", "containers can't be 0: it is a whole number from 1 to 1000"),
-        ("containers = -3", "containers can't be -3: it is a whole number from 1 to 1000"),
-        ("containers = 1000000000", "containers can't be 1000000000: it is a whole number from 1 to 1000"),
+        ("wal-profile = 'cheap'\nstore = 'file:///s'", "latency, balanced, cost"),
+        ("cache = 'c'", "cache "),
+        ("data = 'd'\nstore = 'file:///s'", "data "),
+        ("tier2-option = ['a=b']", "--tier2"),
+        ("containers = 0", "containers "),
+        ("containers = -3", "-3"),
+        ("containers = 1000000000", "1000000000"),
         (f"port = {'9' * 5_000}", "is not TOML: "),
-        (
-            "bearer-issuer = 'https://login.example'",
-            "bearer-issuer has no effect without --bearer-keys: give that, too",
-        ),
-        (
-            "bearer-claim = 'rights'\nusers-file = 'u'",
-            "bearer-claim has no effect without --bearer-keys: give that, too",
-        ),
-        ("token-lifetime = 60", "token-lifetime has no effect without --users-file or --bearer-keys"),
-        ("signing-key = 'k'", "signing-key has no effect without --users-file or --bearer-keys"),
-        ("port = 9091\nrest-port = 9091", "rest-port are both 9091: give one of them another port"),
+        ("bearer-issuer = 'https://login.example'", "--bearer-keys"),
+        ("bearer-claim = 'rights'\nusers-file = 'u'", "--bearer-keys"),
+        ("token-lifetime = 60", "--users-file"),
+        ("signing-key = 'k'", "--users-file"),
+        ("port = 9091\nrest-port = 9091", "rest-port are both 9091"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--print-config",)], ids=["start", "print"])
-def test_a_wrong_file_is_told_by_file_and_setting(
-    settings: str, says: str, more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_file_error_names_file_and_setting(
+    settings: str, named: str, more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = written(tmp_path, settings)
     output = run("--config", str(file), *more, code=2)
     assert output.startswith(f"error: {file}")
-    assert says in output
+    assert named in output
     assert "Traceback" not in output
     assert os.listdir(tmp_path) == ["nadi.toml"]
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_fails(tmp_path: Path) -> None:
     for file in (tmp_path / "none.toml", tmp_path):
-        assert f"the settings in {file} can't be read: " in run("--config", str(file), code=2)
+        assert f"{file}: " in run("--config", str(file), code=2)
     (tmp_path / "latin.toml").write_bytes(b'data = "\xe4"')
     assert "is not TOML: " in run("--config", str(tmp_path / "latin.toml"), code=2)
     (tmp_path / "large.toml").write_bytes(b"#" * (1 << 16) + b"\n")
-    assert "isn't a file of settings" in run("--config", str(tmp_path / "large.toml"), code=2)
+    assert f"{1 << 16:,}" in run("--config", str(tmp_path / "large.toml"), code=2)
 
 
-def test_what_only_a_start_found_is_found_before_one(tmp_path: Path) -> None:
+def test_print_config_checks_what_a_start_requires(tmp_path: Path) -> None:
     assert "--insecure-public" in run("--host", "0.0.0.0", "--print-config", code=2)
-    assert "--tls-cert and --tls-key" in run("--tls-cert", "c", "--print-config", code=2)
+    assert "--tls-key" in run("--tls-cert", "c", "--print-config", code=2)
 
 
 @pytest.mark.parametrize("name", ["tier2", "store", "log-max", "host", "advertised-host", "bearer-keys"])
-def test_what_is_empty_is_not_taken_for_left_out(name: str) -> None:
-    """As of a variable that isn't set: chunks would be where nobody looks for them."""
+def test_empty_option_is_rejected(name: str) -> None:
+    """An unset shell variable would otherwise select the default, such as local chunks."""
     output = run(f"--{name}", "", "--print-config", code=2)
     assert f"--{name}" in output
-    assert "it is empty" in output
+    assert "empty" in output
 
 
-def test_one_port_is_not_for_two_doors() -> None:
+def test_same_port_for_two_services_is_rejected() -> None:
     assert "--port and --store-port are both 12345" in run(
         "--port", "12345", "--store-port", "12345", "--print-config", code=2
     )
@@ -226,14 +216,14 @@ def test_one_port_is_not_for_two_doors() -> None:
     run("--port", "0", "--rest-port", "0", "--print-config")
 
 
-def test_help_shows_what_holds_without_an_option() -> None:
+def test_help_shows_defaults_of_all_options() -> None:
     text = CliRunner().invoke(app, ["up", "--help"], env={"COLUMNS": "200"}).output
     for option in OPTIONS.values():
         assert f"--{option.key}" in text
         assert not option.default_text or f"[default: ({option.default_text})]" in text
 
 
-def test_arguments_of_an_embedded_server_are_options_with_their_defaults() -> None:
+def test_embedded_has_arguments_and_defaults_of_options() -> None:
     options = {name: option.default for name, option in OPTIONS.items()}
     more = {"folder", "timeout_s", "environment", "security"}
     for name, parameter in inspect.signature(nadi.embedded).parameters.items():

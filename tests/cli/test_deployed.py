@@ -1,4 +1,4 @@
-"""The command lines of the guide to clusters and of deploy/cluster are ones that `nadi` takes, and they serve."""
+"""Command lines in docs/cluster.md and deploy/cluster are valid, and their servers start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNIT = (DEPLOY / "nadi.service").read_text()
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
-    return [one for one in KUBERNETES if one["kind"] == kind]
+    return [document for document in KUBERNETES if document["kind"] == kind]
 
 
 def pod() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def pod() -> dict[str, Any]:
 
 
 def commands() -> Iterator[list[str]]:
-    """All commands of nadi, without the name of the program."""
+    """Yield the arguments of all nadi commands."""
     for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL):
         yield from (shlex.split(line)[1:] for line in block.splitlines() if line.startswith("nadi "))
     for name, service in COMPOSE["services"].items():
@@ -49,7 +49,7 @@ def commands() -> Iterator[list[str]]:
 
 
 def parsed(arguments: list[str]) -> Any:
-    """The context of the innermost command, as its options were understood; nothing is run."""
+    """Parse a command line without running it; return the context of the innermost command."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         command, arguments = command.commands[arguments[0]], arguments[1:]
@@ -57,19 +57,19 @@ def parsed(arguments: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("arguments", list(commands()), ids=lambda words: " ".join(words)[:60])
-def test_each_command_is_one(arguments: list[str]) -> None:
+def test_documented_command_is_valid(arguments: list[str]) -> None:
     parsed(arguments)
 
 
-def test_there_are_commands() -> None:
+def test_commands_finds_documented_commands() -> None:
     assert len(list(commands())) >= 12
-    with pytest.raises(Exception, match="No such option"):
+    with pytest.raises(Exception, match="--stoer"):
         parsed(["up", "--stoer", "s3://b/p"])
 
 
 def settings_of_up(arguments: list[str], folder: Path, tls: Certificate, users: Path) -> list[str]:
-    """The command line with a folder for the bucket, loopback, and files that there are."""
-    here = {
+    """Replace store, addresses and files in a command line by local ones."""
+    replacements = {
         "store": f"file://{folder}/store",
         "store_options": None,
         "host": "127.0.0.1",
@@ -80,21 +80,21 @@ def settings_of_up(arguments: list[str], folder: Path, tls: Certificate, users: 
         "tls_ca": str(tls.authority),
         "users_file": str(users),
     }
-    made: list[str] = []
+    words: list[str] = []
     context = parsed(arguments)
     for parameter in context.command.params:
         assert parameter.name is not None
         given = context.params[parameter.name]
         if given == parameter.get_default(context) or given in (None, (), []):
             continue
-        value = here.get(parameter.name, given)
+        value = replacements.get(parameter.name, given)
         if value is not None:
-            made += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
-    return made
+            words += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    return words
 
 
-@pytest.mark.parametrize("which", ["compose", "kubernetes", "systemd"])
-def test_its_servers_serve(which: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("kind", ["compose", "kubernetes", "systemd"])
+def test_deployed_server_starts(kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     lines = {
         "compose": shlex.split(COMPOSE["services"]["node-1"]["command"])[1:],
         "kubernetes": pod()["containers"][0]["command"][1:],
@@ -104,22 +104,22 @@ def test_its_servers_serve(which: str, tmp_path: Path, tmp_path_factory: pytest.
 
     tls = certificate(tmp_path_factory.mktemp("tls"))
     users = users_file(tmp_path / "settings", GRANTS)
-    arguments = settings_of_up(lines[which], tmp_path, tls, users)
+    arguments = settings_of_up(lines[kind], tmp_path, tls, users)
     with up(*arguments) as server:
-        credentials = None if which == "compose" else user("root")
-        trusted = None if which == "compose" else tls.authority
-        assert server.controller.startswith("tcp" if which == "compose" else "tls")
+        credentials = None if kind == "compose" else user("root")
+        trusted = None if kind == "compose" else tls.authority
+        assert server.controller.startswith("tcp" if kind == "compose" else "tls")
         with nadi.StreamManager(server.controller, credentials=credentials, trust_store=trusted) as manager:
             manager.create_scope("home")
 
 
-def test_what_kubernetes_needs() -> None:
+def test_kubernetes_manifests_fit_together() -> None:
     (budget,) = of_kind("PodDisruptionBudget")
     (stateful,) = of_kind("StatefulSet")
     labels = stateful["spec"]["template"]["metadata"]["labels"]
     assert budget["spec"]["selector"]["matchLabels"] == labels
     assert stateful["spec"]["selector"]["matchLabels"] == labels
-    headless = next(one for one in of_kind("Service") if one["spec"].get("clusterIP") == "None")
+    headless = next(service for service in of_kind("Service") if service["spec"].get("clusterIP") == "None")
     assert headless["metadata"]["name"] == stateful["spec"]["serviceName"]
     (container,) = pod()["containers"]
     paths = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
@@ -127,4 +127,4 @@ def test_what_kubernetes_needs() -> None:
     assert paths["livenessProbe"] == paths["startupProbe"] == "/v1/health/liveness"
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"controller": 9090, "rest": 9091, "store": 12345}
-    assert pod()["terminationGracePeriodSeconds"] > 120  # as long as draining may take
+    assert pod()["terminationGracePeriodSeconds"] > 120  # longer than a drain

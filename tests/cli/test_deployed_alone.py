@@ -1,4 +1,4 @@
-"""The files of deploy/ for one server: they fit together, what they start starts, and systemd is told of it."""
+"""The files of deploy/ for one server fit together, their servers start, and systemd is notified."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
 WAIT_S = 60
 PORTS = {DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT}
 needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="units aren't verified, for there is no systemd-analyze here"
+    shutil.which("systemd-analyze") is None, reason="units can't be verified without systemd-analyze"
 )
 
 
@@ -46,7 +46,7 @@ needs_systemd = pytest.mark.skipif(
 
 @contextmanager
 def listening(address: str) -> Iterator[socket.socket]:
-    """Where systemd would listen."""
+    """Listen in place of systemd."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
         listener.bind(address)
         listener.settimeout(WAIT_S)
@@ -58,10 +58,10 @@ def received(listener: socket.socket) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "what", ["--data={folder}/data", "--store=file://{folder}/store", "--workers=1 --data={folder}/w"]
+    "options", ["--data={folder}/data", "--store=file://{folder}/store", "--workers=1 --data={folder}/w"]
 )
-def test_systemd_is_told_when_a_server_is_ready_and_when_it_stops(what: str, tmp_path: Path) -> None:
-    arguments = shlex.split(what.replace("{folder}", str(tmp_path)))
+def test_server_notifies_systemd_when_ready_and_stopping(options: str, tmp_path: Path) -> None:
+    arguments = shlex.split(options.replace("{folder}", str(tmp_path)))
     with listening(f"{tmp_path}/notify") as systemd:
         process = subprocess.Popen(
             [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments],
@@ -69,11 +69,11 @@ def test_systemd_is_told_when_a_server_is_ready_and_when_it_stops(what: str, tmp
             stdout=subprocess.DEVNULL,
         )
         try:
-            told = received(systemd)
-            assert told.pop("READY") == "1"
-            uri = told.pop("STATUS").removeprefix("serving at ")
-            assert not told
-            with nadi.StreamManager(uri) as manager:  # it is as it says
+            notification = received(systemd)
+            assert notification.pop("READY") == "1"
+            uri = notification.pop("STATUS").removeprefix("serving at ")
+            assert not notification
+            with nadi.StreamManager(uri) as manager:
                 assert manager.create_scope("home")
         finally:
             process.send_signal(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_systemd_is_told_when_a_server_is_ready_and_when_it_stops(what: str, tmp
         assert process.wait(WAIT_S) == 0
 
 
-def test_an_abstract_socket_is_one_too_and_one_that_is_gone_harms_nobody(
+def test_tell_systemd_with_a_missing_socket_only_warns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"nadi-test-{os.getpid()}"
@@ -95,37 +95,36 @@ def test_an_abstract_socket_is_one_too_and_one_that_is_gone_harms_nobody(
     tell_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:2:1")
     tell_systemd("READY=1")
-    for address, message in zip((f"@{name}", f"{tmp_path}/none", "vsock:2:1"), caplog.messages, strict=True):
+    for message, address in zip(caplog.messages, (f"@{name}", f"{tmp_path}/none", "vsock:2:1"), strict=True):
         assert address in message
-        assert "READY=1" in message
     monkeypatch.delenv("NOTIFY_SOCKET")
     tell_systemd("READY=1")
     assert len(caplog.messages) == 3
 
 
 def entries(unit: Path) -> dict[str, list[str]]:
-    """The settings of a unit."""
-    found: dict[str, list[str]] = {}
+    """Return the settings of a unit."""
+    settings: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
-        name, is_one, value = line.partition("=")
-        if is_one and not line.startswith("#"):
-            found.setdefault(name, []).append(value)
-    return found
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            settings.setdefault(name, []).append(value)
+    return settings
 
 
 @needs_systemd
 @pytest.mark.parametrize("unit", UNITS, ids=["alone", "cluster"])
-def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
+def test_systemd_analyze_verifies_unit(unit: Path, tmp_path: Path) -> None:
     own = tmp_path / "nadi.service"
     own.write_text(unit.read_text().replace("/opt/nadi/bin/nadi", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", str(own)], capture_output=True, text=True, timeout=WAIT_S)
-    about = [line for line in (done.stdout + done.stderr).splitlines() if "nadi" in line]
-    assert not about
+    problems = [line for line in (done.stdout + done.stderr).splitlines() if "nadi" in line]
+    assert not problems
     assert done.returncode == 0, done.stderr
 
 
 @needs_systemd
-def test_the_unit_leaves_little_to_an_intruder(tmp_path: Path) -> None:
+def test_unit_has_a_low_exposure_level(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNITS[0])],
         capture_output=True,
@@ -133,32 +132,32 @@ def test_the_unit_leaves_little_to_an_intruder(tmp_path: Path) -> None:
         timeout=WAIT_S,
     )
     if "--offline" in done.stderr:
-        pytest.skip("this systemd-analyze judges no unit that isn't loaded")
+        pytest.skip("this systemd-analyze only rates loaded units")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=["alone", "cluster"])
-def test_a_unit_is_started_when_nadi_says_so_and_not_again_with_wrong_settings(unit: Path) -> None:
-    said = entries(unit)
-    assert said["Type"] == ["notify"]
-    assert said["RestartPreventExitStatus"] == ["2"]
-    assert said["LimitNOFILE"] == ["65536"]
+def test_unit_waits_for_readiness_and_does_not_restart_on_invalid_settings(unit: Path) -> None:
+    unit_settings = entries(unit)
+    assert unit_settings["Type"] == ["notify"]
+    assert unit_settings["RestartPreventExitStatus"] == ["2"]
+    assert unit_settings["LimitNOFILE"] == ["65536"]
 
 
 def test_unit_user_folder_and_settings_fit_together() -> None:
-    said = entries(UNITS[0])
+    unit_settings = entries(UNITS[0])
     settings = tomllib.loads((DEPLOY / "systemd/nadi.toml").read_text())
-    (command,) = said["ExecStart"]
+    (command,) = unit_settings["ExecStart"]
     arguments = command.replace("/etc/nadi", str(DEPLOY / "systemd"))
     assert str(parsed(shlex.split(arguments)[1:]).params["data"]) == settings["data"]
-    assert said["StateDirectory"] == [Path(settings["data"]).name]
+    assert unit_settings["StateDirectory"] == [Path(settings["data"]).name]
     assert settings["data"] == "/var/lib/nadi"
     kind, user, _, _, home = shlex.split((DEPLOY / "systemd/nadi.sysusers").read_text(), comments=True)
-    assert (kind, [user], home) == ("u", said["User"], settings["data"])
-    assert said["KillMode"] == ["mixed"]  # else systemd stops workers, too, and they are started again
+    assert (kind, [user], home) == ("u", unit_settings["User"], settings["data"])
+    assert unit_settings["KillMode"] == ["mixed"]  # otherwise systemd stops workers, which are restarted
 
 
-def test_the_settings_are_ones_also_those_that_are_commented_out(tmp_path: Path) -> None:
+def test_example_settings_are_valid_even_if_commented_out(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd/nadi.toml").read_text()
     all_of_it = re.sub(r"^# (?=[a-z0-9-]+ = )", "", text, flags=re.M)
     assert all_of_it.count(" = ") >= 7
@@ -173,20 +172,20 @@ def test_the_settings_are_ones_also_those_that_are_commented_out(tmp_path: Path)
 
 
 def copied() -> list[str]:
-    """What of the clone is in the image, or in what it is built from."""
+    """Return the files of the repository that the image copies."""
     words = [shlex.split(text) for text in re.findall(r"^COPY (?!--from)(.*)$", IMAGE, re.M)]
     return [name for line in words for name in line[:-1]]
 
 
-def test_what_the_image_is_made_of_is_there_and_not_ignored() -> None:
-    kept = {
+def test_files_copied_into_the_image_exist_and_are_not_ignored() -> None:
+    included = {
         line[1:] for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines() if line.startswith("!")
     }
-    assert set(copied()) == kept
-    assert all((ROOT / name).exists() for name in kept)
+    assert set(copied()) == included
+    assert all((ROOT / name).exists() for name in included)
 
 
-def test_the_image_runs_as_nobody_else_and_keeps_its_data() -> None:
+def test_image_has_its_own_user_and_volume() -> None:
     (user,) = re.findall(r"^USER (.*)$", IMAGE, re.M)
     assert user == "nadi"
     assert re.findall(r"^VOLUME (.*)$", IMAGE, re.M) == ["/var/lib/nadi"]
@@ -196,13 +195,15 @@ def test_the_image_runs_as_nobody_else_and_keeps_its_data() -> None:
     assert re.findall(r"^COPY deploy/systemd/nadi.toml (.*)$", IMAGE, re.M) == [command[-1]]
 
 
-def test_its_health_check_tells_a_server_that_is_ready_from_one_that_is_not(tmp_path: Path) -> None:
+def test_health_check_of_the_image_detects_a_stopped_server(tmp_path: Path) -> None:
     check = yaml.safe_load(re.findall(r"^HEALTHCHECK .*?CMD (\[.*\])$", IMAGE, re.M)[0])
     assert check[0] == "python"
 
     def is_healthy(rest: str) -> bool:
-        asked = [sys.executable, *check[1:]]
-        return subprocess.run(asked, env={"NADI_REST": rest}, stderr=subprocess.DEVNULL, timeout=WAIT_S).returncode == 0
+        command = [sys.executable, *check[1:]]
+        return (
+            subprocess.run(command, env={"NADI_REST": rest}, stderr=subprocess.DEVNULL, timeout=WAIT_S).returncode == 0
+        )
 
     with up("--data", str(tmp_path / "data")) as server:
         until(lambda: is_healthy(server.rest))
@@ -214,22 +215,22 @@ def test_its_health_check_tells_a_server_that_is_ready_from_one_that_is_not(tmp_
 
 
 def mounts(service: str) -> dict[str, Path]:
-    """The files of this clone that a service has, by where it has them."""
+    """Return the repository's files that a service mounts, by mount point."""
     split = [text.split(":") for text in COMPOSE["services"][service].get("volumes", [])]
     return {where: (DEPLOY / "compose" / name).resolve() for name, where, *_ in split if name.startswith(".")}
 
 
-def test_all_that_compose_mounts_is_there() -> None:
-    found = mounts("prometheus") | mounts("grafana")
-    assert all(path.is_file() for path in found.values())
-    used = set(found.values()) | {(DEPLOY / "compose/compose.yaml").resolve()}
+def test_files_mounted_by_compose_exist() -> None:
+    mounted = mounts("prometheus") | mounts("grafana")
+    assert all(path.is_file() for path in mounted.values())
+    used = set(mounted.values()) | {(DEPLOY / "compose/compose.yaml").resolve()}
     assert used >= {path.resolve() for path in (DEPLOY / "compose").iterdir()}
     build = COMPOSE["services"]["nadi"]["build"]
     assert (DEPLOY / "compose" / build["context"]).resolve() == ROOT.resolve()
     assert (ROOT / build["dockerfile"]).is_file()
 
 
-def test_only_this_machine_reaches_it() -> None:
+def test_compose_publishes_ports_only_locally() -> None:
     ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
@@ -237,40 +238,40 @@ def test_only_this_machine_reaches_it() -> None:
 
 
 def test_prometheus_scrapes_nadi_and_has_its_alerts() -> None:
-    there = mounts("prometheus")
-    settings = yaml.safe_load(there["/etc/prometheus/prometheus.yml"].read_text())
-    assert [there[file] for file in settings["rule_files"]] == [(DEPLOY / "prometheus/alerts.yml").resolve()]
+    mounted = mounts("prometheus")
+    settings = yaml.safe_load(mounted["/etc/prometheus/prometheus.yml"].read_text())
+    assert [mounted[file] for file in settings["rule_files"]] == [(DEPLOY / "prometheus/alerts.yml").resolve()]
     (job,) = settings["scrape_configs"]
-    assert job["job_name"].startswith("nadi")  # as the alerts have it
+    assert job["job_name"].startswith("nadi")  # the alerts select this name
     assert job["static_configs"] == [{"targets": [f"nadi:{DEFAULT_REST_PORT}"]}]
     assert job["metrics_path"] == "/metrics"
 
 
-def test_grafana_has_its_source_and_the_dashboard() -> None:
-    there = mounts("grafana")
-    under = "/etc/grafana/provisioning"
-    (source,) = yaml.safe_load(there[f"{under}/datasources/nadi.yaml"].read_text())["datasources"]
+def test_grafana_is_provisioned_with_source_and_dashboard() -> None:
+    mounted = mounts("grafana")
+    provisioning = "/etc/grafana/provisioning"
+    (source,) = yaml.safe_load(mounted[f"{provisioning}/datasources/nadi.yaml"].read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
     assert source["isDefault"] is True
-    (provider,) = yaml.safe_load(there[f"{under}/dashboards/nadi.yaml"].read_text())["providers"]
-    (dashboard,) = [path for where, path in there.items() if where.startswith(provider["options"]["path"])]
+    (provider,) = yaml.safe_load(mounted[f"{provisioning}/dashboards/nadi.yaml"].read_text())["providers"]
+    (dashboard,) = [path for where, path in mounted.items() if where.startswith(provider["options"]["path"])]
     assert dashboard == (DEPLOY / "grafana/nadi.json").resolve()
 
 
-def test_the_server_of_compose_serves(tmp_path: Path) -> None:
+def test_server_of_compose_starts(tmp_path: Path) -> None:
     arguments = shlex.split(COMPOSE["services"]["nadi"]["command"])[1:]
-    given: dict[str, Any] = parsed(arguments).params
-    assert str(given["data"]) == COMPOSE["services"]["nadi"]["volumes"][0].split(":")[1]
-    here = {"/var/lib/nadi": str(tmp_path / "data"), "0.0.0.0": "127.0.0.1"}
+    parameters: dict[str, Any] = parsed(arguments).params
+    assert str(parameters["data"]) == COMPOSE["services"]["nadi"]["volumes"][0].split(":")[1]
+    local = {"/var/lib/nadi": str(tmp_path / "data"), "0.0.0.0": "127.0.0.1"}
     with (
-        up(*(here.get(word, word) for word in arguments[1:])) as server,
+        up(*(local.get(word, word) for word in arguments[1:])) as server,
         nadi.StreamManager(server.controller) as manager,
     ):
         assert manager.create_scope("home")
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here: apt-get install prometheus")
-def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus")
+def test_promtool_accepts_the_configuration(tmp_path: Path) -> None:
     text = (DEPLOY / "compose/prometheus.yml").read_text()
     file = tmp_path / "prometheus.yml"
     file.write_text(text.replace("/etc/prometheus/alerts.yml", str(DEPLOY / "prometheus/alerts.yml")))
@@ -283,9 +284,9 @@ def has_compose() -> bool:
     return docker is not None and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not has_compose(), reason="there is no docker compose here")
+@pytest.mark.skipif(not has_compose(), reason="needs docker compose")
 @pytest.mark.parametrize("folder", ["compose", "cluster"])
-def test_compose_understands_its_file(folder: str) -> None:
+def test_docker_compose_accepts_the_file(folder: str) -> None:
     command = ["docker", "compose", "-f", str(DEPLOY / folder / "compose.yaml"), "config", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Empty text is not a path, a name, a position or a query: it is what an unset variable of a shell becomes."""
+"""Empty text, which an unset shell variable expands to, isn't accepted as a path, name, position or query."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from tests.cli.test_streams import Shell
         (("spark", "checkpoint", "restore", "home", "counts", ""), "folder"),
     ],
 )
-def test_commands_given_empty_text_refuse_it(
+def test_command_with_empty_text_fails(
     command: tuple[str, ...], names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, command, env={"COLUMNS": "120"})
     assert result.exit_code == 2, result.output
-    assert "it is empty" in result.output
+    assert "empty" in result.output
     assert names in result.output
     assert not list(tmp_path.iterdir())
 
 
-def test_commands_take_empty_text_where_it_means_something(shell: Shell) -> None:
+def test_command_with_meaningful_empty_text_succeeds(shell: Shell) -> None:
     shell.run("stream", "create", "home", "meters")
     shell.run("write", "home", "meters", "--key", "", stdin=b"one\n")
     shell.run("bookmark", "create", "home", "meters", "noted", "--note", "")
@@ -64,7 +64,7 @@ def test_commands_take_empty_text_where_it_means_something(shell: Shell) -> None
     assert shell.run("table", "get", "home", "t", "key").output == "\n"
 
 
-def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_with_an_empty_path_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     starts: list[Callable[[], object]] = [
         lambda: nadi.embedded(""),
@@ -72,35 +72,35 @@ def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pyte
         lambda: RestartableServer(""),
     ]
     for start in starts:
-        with pytest.raises(InvalidArgumentError, match="the data folder is empty"):
+        with pytest.raises(InvalidArgumentError):
             start()
-    with pytest.raises(InvalidArgumentError, match="the TLS certificate is empty"):
+    with pytest.raises(InvalidArgumentError):
         nadi.embedded("data", security=ServerSecurity(tls_certificate="", tls_key="key.pem"))
-    with pytest.raises(InvalidArgumentError, match="the trust store is empty"):
+    with pytest.raises(InvalidArgumentError):
         StreamManager("tls://127.0.0.1:1", trust_store="")
     assert not [path for path in tmp_path.iterdir() if path.name != "data"]
 
 
-def test_positions_given_as_empty_text_are_refused(manager: StreamManager) -> None:
+def test_empty_position_is_rejected(manager: StreamManager) -> None:
     manager.create_stream("home", "meters")
-    with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+    with pytest.raises(InvalidArgumentError):
         manager.cuts("home", "meters").named("")
     for scan in (partial(nadi.scan, start=""), partial(nadi.scan, end="")):
-        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+        with pytest.raises(InvalidArgumentError):
             scan(manager, "home", "meters")
 
 
 @pytest.mark.parametrize("name", ["-2d", "-5min", "-x", "head", "TAIL", "Earliest", "latest", "unbounded"])
-def test_a_bookmark_or_slice_cannot_have_a_name_that_means_another_position(name: str, manager: StreamManager) -> None:
+def test_bookmark_or_slice_with_a_reserved_name_is_rejected(name: str, manager: StreamManager) -> None:
     manager.create_stream("home", "meters")
     cuts = manager.cuts("home", "meters")
     marks, slices = manager.bookmarks("home"), manager.slices("home")
-    with pytest.raises(InvalidArgumentError, match="another name"):
+    with pytest.raises(InvalidArgumentError):
         marks.create(name, cuts.tail())
-    with pytest.raises(InvalidArgumentError, match="another name"):
+    with pytest.raises(InvalidArgumentError):
         slices.create(name, cuts.head(), cuts.tail())
     marks.create(f"a{name}", cuts.tail())
-    with pytest.raises(InvalidArgumentError, match="another name"):
+    with pytest.raises(InvalidArgumentError):
         marks.rename(f"a{name}", name)
     with pytest.raises(InvalidNameError):
         marks.create("", cuts.tail())

@@ -1,4 +1,4 @@
-"""`nadi group`: groups are created, reset and deleted, and checkpoints made, in the shell."""
+"""`nadi group`: create, reset and delete groups, and create checkpoints."""
 
 from __future__ import annotations
 
@@ -20,48 +20,46 @@ def streams(manager: nadi.StreamManager) -> None:
         manager.bookmarks("home").create(f"mid-{stream}", cuts.after(cuts.head(), 5))
 
 
-def events_left(manager: nadi.StreamManager, group: str) -> dict[str, int]:
-    found = manager.reader_group_manager("home").get_reader_group(group).stream_cuts()
+def unread_events(manager: nadi.StreamManager, group: str) -> dict[str, int]:
+    positions = manager.reader_group_manager("home").get_reader_group(group).stream_cuts()
     return {
         name: cuts.events_between(cut, cuts.tail())
-        for name, cut in found.items()
+        for name, cut in positions.items()
         if (cuts := manager.cuts(*name.split("/")))
     }
 
 
-def test_where_a_group_begins_and_goes_on(shell: Shell, manager: nadi.StreamManager) -> None:
-    made = shell.run(
+def test_group_create_and_reset_set_positions(shell: Shell, manager: nadi.StreamManager) -> None:
+    created = shell.run(
         "group", "create", "home", "both", "meters", "clicks", "--from", "meters=mid-meters", "--from", "head"
     )
-    assert made.output == "created reader group home/both\n"
+    assert created.output == "created reader group home/both\n"
     assert "already exists" in shell.run("group", "create", "home", "both", "meters").output
-    assert events_left(manager, "both") == {"home/meters": 5, "home/clicks": 10}
+    assert unread_events(manager, "both") == {"home/meters": 5, "home/clicks": 10}
     shell.run("group", "reset", "home", "both", "--to", "tail", "--yes")
-    assert events_left(manager, "both") == {"home/meters": 0, "home/clicks": 0}
+    assert unread_events(manager, "both") == {"home/meters": 0, "home/clicks": 0}
     reset = ["group", "reset", "home", "both"]
-    assert shell.run(*reset, "--to", "2020-01-01T00:00Z", code=1).output.startswith(
-        "Have reader group home/both continue"
-    )
+    assert "home/both" in shell.run(*reset, "--to", "2020-01-01T00:00Z", code=1).output, "it asks first"
     shell.run(*reset, "--to", "2020-01-01T00:00Z", "--to", "home/clicks=mid-clicks", "--yes")
-    assert events_left(manager, "both") == {"home/meters": 10, "home/clicks": 5}
+    assert unread_events(manager, "both") == {"home/meters": 10, "home/clicks": 5}
     text = manager.bookmarks("home").get("mid-meters").cut.as_text()
-    for wrong, says in (
-        ([], "either --to or --checkpoint"),
-        (["--to", "head", "--checkpoint", "x"], "either --to or --checkpoint"),
-        (["--to", "meters=head"], "--to home/clicks=POSITION is missing"),
-        (["--to", "head", "--to", "tail"], "is given twice"),
-        (["--to", "meters=head", "--to", "home/meters=tail"], "is given twice"),
-        (["--to", "meters=head", "--to", "clicks=tail", "--to", "tail"], "has no effect"),
-        (["--to", text], "belongs to stream home/meters, not to home/clicks"),
-        (["--checkpoint", "none"], "has no checkpoint 'none' any more"),
+    for wrong, named in (
+        ([], "--to or --checkpoint"),
+        (["--to", "head", "--checkpoint", "x"], "--to or --checkpoint"),
+        (["--to", "meters=head"], "--to home/clicks=POSITION"),
+        (["--to", "head", "--to", "tail"], "--to"),
+        (["--to", "meters=head", "--to", "home/meters=tail"], "--to"),
+        (["--to", "meters=head", "--to", "clicks=tail", "--to", "tail"], "--to tail"),
+        (["--to", text], "home/clicks"),
+        (["--checkpoint", "none"], "'none'"),
     ):
-        assert says in shell.run(*reset, *wrong, "--yes", code=1).stderr.replace("\n", " "), wrong
-    assert events_left(manager, "both") == {"home/meters": 10, "home/clicks": 5}
+        assert named in shell.run(*reset, *wrong, "--yes", code=1).stderr.replace("\n", " "), wrong
+    assert unread_events(manager, "both") == {"home/meters": 10, "home/clicks": 5}
 
 
-def test_checkpoints_and_readers(shell: Shell, manager: nadi.StreamManager) -> None:
+def test_group_checkpoints_and_offline_readers(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("group", "create", "home", "one", "meters", "--retention", "automatic", "--checkpoint-every", "1h")
-    assert "no checkpoints" in shell.run("group", "checkpoints", "home", "one").output
+    assert shell.json("group", "checkpoints", "home", "one") == []
     group = manager.reader_group_manager("home").get_reader_group("one")
     with group.create_reader("r1") as reader, ThreadPoolExecutor(1) as pool:
         seen = 0
@@ -74,9 +72,9 @@ def test_checkpoints_and_readers(shell: Shell, manager: nadi.StreamManager) -> N
         (only,) = manager.current_segments("home", "meters")
         assert (noon["checkpoint"], noon["stream"]) == ("noon", "home/meters")
         assert nadi.StreamCut.from_text(noon["cut"]).positions.keys() == {only.segment_id}
-        assert "'r2' is not a reader of home/one: it has r1" in (
-            shell.run("group", "offline", "home", "one", "r2", "--yes", code=1).stderr
-        )
+        refused = shell.run("group", "offline", "home", "one", "r2", "--yes", code=1).stderr
+        assert "'r2'" in refused
+        assert "r1" in refused
         assert (
             shell.run("group", "offline", "home", "one", "r1", "--yes").output == "reader r1 of home/one is offline\n"
         )
@@ -86,4 +84,4 @@ def test_checkpoints_and_readers(shell: Shell, manager: nadi.StreamManager) -> N
         assert group.stream_cuts()["home/meters"] == nadi.StreamCut.from_text(noon["cut"])
     assert shell.run("group", "delete", "home", "one", code=1).output.startswith("Delete reader group home/one")
     assert shell.run("group", "delete", "home", "one", "--yes").output == "deleted reader group home/one\n"
-    assert "there was no reader group home/one" in shell.run("group", "delete", "home", "one", "--yes", code=1).stderr
+    assert "home/one" in shell.run("group", "delete", "home", "one", "--yes", code=1).stderr

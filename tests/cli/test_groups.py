@@ -1,4 +1,4 @@
-"""`nadi group`: how far reader groups are behind, in the shell, over REST and from Python."""
+"""Consumer lag of reader groups in the shell, over REST and from Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture(scope="module")
 def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
-    """A stream that was split after 100 of its 400 events, and a group whose reader has read 10."""
+    """A stream that was split after 100 of its 400 events, and a group that has read 10."""
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters", 1)
@@ -59,7 +59,7 @@ def shell(server: EmbeddedServer, manager: StreamManager) -> Shell:
     return Shell(server.controller_uri)
 
 
-def test_what_lies_behind_a_split_counts(shell: Shell, manager: StreamManager) -> None:
+def test_group_lag_includes_events_after_a_split(shell: Shell, manager: StreamManager) -> None:
     group = manager.reader_group_manager("home").get_reader_group("billing")
     idle, meters = sorted(shell.json("group", "show", "home", "billing"), key=lambda row: str(row["stream"]))
     assert (meters["stream"], idle["stream"]) == ("home/meters", "home/idle")
@@ -71,15 +71,15 @@ def test_what_lies_behind_a_split_counts(shell: Shell, manager: StreamManager) -
     assert meters["why"] == ""
 
 
-def test_events_are_estimated_from_their_mean_size(shell: Shell) -> None:
+def test_group_lag_estimates_events_from_mean_size(shell: Shell) -> None:
     end = time.monotonic() + 60
     while (meters := max(shell.json("group", "show", "home", "billing"), key=itemgetter("bytes")))["events"] is None:
-        assert time.monotonic() < end, "what passes into a segment is known after half a second"
+        assert time.monotonic() < end, "rates of a segment are known after half a second"
         time.sleep(0.1)
     assert meters["events"] == pytest.approx(390, rel=0.05)
 
 
-def test_the_list_has_all_streams_together(shell: Shell) -> None:
+def test_group_list_sums_up_all_streams(shell: Shell) -> None:
     billing, news = shell.json("group", "list", "home")
     assert (billing["group"], news["group"]) == ("billing", "news")
     assert billing["bytes"] == 390 * 100
@@ -88,16 +88,16 @@ def test_the_list_has_all_streams_together(shell: Shell) -> None:
     assert "39,000" in output
     assert "~" in output
     assert "home/idle" in shell.run("group", "show", "home", "billing").output
-    assert "no reader groups" in shell.run("group", "list", "_system").output
+    assert shell.json("group", "list", "_system") == []
 
 
-def test_a_group_that_is_not_there(shell: Shell, manager: StreamManager) -> None:
+def test_group_lag_of_a_missing_group_fails(shell: Shell, manager: StreamManager) -> None:
     assert "billings" in shell.run("group", "show", "home", "billings", code=1).output
     with pytest.raises(ReaderGroupNotFoundError):
         manager.reader_group_manager("home").lag("billings")
 
 
-def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) -> None:
+def test_lags_of_a_stream_include_all_its_groups(server: EmbeddedServer, manager: StreamManager) -> None:
     lags = manager.reader_lags("home", "meters")
     assert [(lag.group, lag.bytes_behind) for lag in lags] == [("news", 40_000), ("billing", 39_000)]
     assert [lag.group for lag in manager.reader_lags("home", "idle")] == ["billing"]
@@ -107,13 +107,13 @@ def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) ->
         assert [(piece["low"], piece["high"]) for piece in shown["segments"]] == [(0.0, 0.5), (0.5, 1.0)]
         assert [piece["end_offset"] for piece in shown["replaced"]] == [100 * 100]
         assert rest.get("/streams/none/lag").status_code == 404
-        found = {row["stream"]: row["bytes_behind"] for row in rest.get("/readergroups/billing/lag").json()}
-        assert found == {"home/meters": 39_000, "home/idle": 0}
+        behind = {row["stream"]: row["bytes_behind"] for row in rest.get("/readergroups/billing/lag").json()}
+        assert behind == {"home/meters": 39_000, "home/idle": 0}
         assert rest.get("/readergroups/none/lag").status_code == 404
 
 
-async def test_what_scales_with_a_group_knows_its_recorded_positions(tmp_path: Path) -> None:
-    """Though the group holds back no retention."""
+async def test_autoscaler_reads_recorded_positions_of_a_group(tmp_path: Path) -> None:
+    """Even if the group doesn't delay retention."""
     async with (
         Server(ServerConfig(data=tmp_path, store_port=0, port=0)) as server,
         aio.StreamManager(server.controller_uri) as manager,
@@ -132,5 +132,5 @@ async def test_what_scales_with_a_group_knows_its_recorded_positions(tmp_path: P
             for _ in range(4):
                 assert await reader.read_next_event(60) is not None
         assert 600 <= await unread(flow, name, StreamName("home", "meters")) <= 700
-        with pytest.raises(ConflictError, match="doesn't read home/others"):
+        with pytest.raises(ConflictError, match="home/others"):
             await unread(flow, name, StreamName("home", "others"))

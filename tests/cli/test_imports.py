@@ -1,4 +1,4 @@
-"""Help and completion are quick because they load neither client nor server, nor any library of those."""
+"""Help and completion are fast because they load neither client nor server, nor their libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVER = {"nadi.segmentstore", "nadi.controller", "nadi.standalone.server", "sta
 
 
 def modules_after(script: str) -> set[str]:
-    """The modules that a process of its own has loaded when the script ends, also where it ends by SystemExit."""
+    """Run a script in a separate process; return the modules loaded at its end, even after SystemExit."""
     end = "import atexit, sys\natexit.register(lambda: print('\\nLOADED', *sys.modules))\n"
     result = subprocess.run([sys.executable, "-c", end + script], text=True, capture_output=True, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -38,13 +38,13 @@ def test_help_loads_neither_client_nor_server(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_version_and_help_load_no_command_and_not_even_rich(option: str) -> None:
+def test_version_and_help_load_neither_commands_nor_rich(option: str) -> None:
     loaded = modules_after(command(option))
     assert {name for name in loaded if name.startswith("nadi.cli")} == {"nadi.cli", "nadi.cli.app", "nadi.cli.printing"}
     assert loaded.isdisjoint(CLIENT | SERVER | {"rich"})
 
 
-def test_help_lists_all_commands_and_each_is_there() -> None:
+def test_help_lists_all_commands() -> None:
     assert CliRunner().invoke(app, "--version").output == f"nadi {nadi.__version__}\n"
     listed = CliRunner().invoke(app, "--help", env={"COLUMNS": "120"}).output.partition("Commands:")[2].splitlines()
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -54,24 +54,24 @@ def test_help_lists_all_commands_and_each_is_there() -> None:
 
 
 def test_completion_loads_neither_client_nor_server() -> None:
-    asked = {"_NADI_COMPLETE": "complete_bash", "COMP_WORDS": "nadi stream ", "COMP_CWORD": "2"}
-    loaded = modules_after(f"import os\nos.environ.update({asked})\n{command()}")
+    environment = {"_NADI_COMPLETE": "complete_bash", "COMP_WORDS": "nadi stream ", "COMP_CWORD": "2"}
+    loaded = modules_after(f"import os\nos.environ.update({environment})\n{command()}")
     assert "nadi.cli.streams" in loaded
     assert loaded.isdisjoint(CLIENT | SERVER | {"rich"})
 
 
-def test_the_package_loads_nothing() -> None:
+def test_package_import_loads_no_other_modules() -> None:
     loaded = modules_after("import nadi")
     assert {name for name in loaded if name.startswith("nadi")} == {"nadi"}
     assert loaded.isdisjoint(CLIENT | SERVER | {"rich", "typer", "logging"})
 
 
-def test_a_client_loads_no_server_and_the_parent_of_a_server_neither() -> None:
+def test_client_and_parent_of_a_server_load_no_server_modules() -> None:
     assert modules_after("import nadi\nnadi.StreamManager").isdisjoint(SERVER | {"typer", "rich", "pyspark", "pandas"})
     assert modules_after("import nadi\nnadi.embedded\nnadi.ServerSecurity").isdisjoint(CLIENT - {"msgspec"} | SERVER)
 
 
-def test_a_command_that_is_a_client_loads_no_server(nadi_server: RestartableServer) -> None:
+def test_client_command_loads_no_server_modules(nadi_server: RestartableServer) -> None:
     loaded = modules_after(command("scope", "list", "--json", "--controller", nadi_server.controller_uri))
     assert "nadi.client" in loaded
     assert loaded.isdisjoint(SERVER | {"rich"})
@@ -87,10 +87,10 @@ def test_a_command_that_is_a_client_loads_no_server(nadi_server: RestartableServ
     ],
     ids=["stream list", "read", "write", "sql"],
 )
-def test_command_of_a_client_loads_only_what_it_uses(
+def test_client_command_loads_only_modules_it_uses(
     nadi_server: RestartableServer, words: tuple[str, ...], never: set[str]
 ) -> None:
-    """Each of these takes tens of milliseconds, whenever a shell runs a command."""
+    """Each excluded module would add tens of milliseconds to every command."""
     if words[0] == "sql":
         pytest.importorskip("duckdb")
     with StreamManager(nadi_server.controller_uri) as manager:
@@ -103,14 +103,14 @@ def test_command_of_a_client_loads_only_what_it_uses(
     assert not loaded & never
 
 
-def test_the_server_loads_no_client_and_no_arrow() -> None:
+def test_server_loads_neither_client_nor_arrow() -> None:
     loaded = modules_after("import nadi.standalone.server")
     assert "nadi.segmentstore" in loaded
     assert loaded.isdisjoint({"nadi.client", "pyarrow", "pandas", "typer", "rich"})
 
 
-def test_spark_learns_a_schema_without_a_client() -> None:
-    """It has a program of its own ask for it, before the first row of each session."""
+def test_spark_schema_is_determined_without_a_client() -> None:
+    """Spark starts a separate process for it before the first row of each session."""
     loaded = modules_after(
         "import pyspark_nadi\n"
         "source = pyspark_nadi.DefaultSource({'columns': 'offset'})\n"

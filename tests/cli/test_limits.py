@@ -1,4 +1,4 @@
-"""NADI_LIMITS: a value that is wrong is told in one line, whatever the command."""
+"""NADI_LIMITS: an invalid value is reported in one line, whatever the command."""
 
 from __future__ import annotations
 
@@ -13,23 +13,17 @@ from nadi.limits import override
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("text", "named"),
     [
-        ("foo=1", "there is no limit FOO"),
-        ("peers_bytes=abc", "PEERS_BYTES is to be a whole number above 0, such as 268435456, not 'abc'"),
-        ("peers_bytes=-5", "PEERS_BYTES is to be a whole number above 0, such as 268435456, not '-5'"),
-        ("run_least_bytes=4095", "RUN_LEAST_BYTES is to be a whole number not below 4096, such as 131072, not '4095'"),
-        (
-            "log_file_bytes=10000000",
-            "LOG_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 67108864, not '10000000'",
-        ),
-        (
-            "log_first_file_bytes=4096",
-            "LOG_FIRST_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 8388608, not '4096'",
-        ),
+        ("foo=1", "FOO"),
+        ("peers_bytes=abc", "PEERS_BYTES"),
+        ("peers_bytes=-5", "PEERS_BYTES"),
+        ("run_least_bytes=4095", "RUN_LEAST_BYTES"),
+        ("log_file_bytes=10000000", "LOG_FILE_BYTES"),
+        ("log_first_file_bytes=4096", "LOG_FIRST_FILE_BYTES"),
     ],
 )
-def test_a_wrong_limit_ends_the_command_with_one_line(tmp_path: Path, text: str, wrong: str) -> None:
+def test_invalid_limit_ends_the_command_with_one_line(tmp_path: Path, text: str, named: str) -> None:
     script = "import sys; sys.argv = ['nadi', 'up', sys.argv[1]]; from nadi.cli.app import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "data")],
@@ -39,21 +33,23 @@ def test_a_wrong_limit_ends_the_command_with_one_line(tmp_path: Path, text: str,
         timeout=60,
     )
     assert ended.returncode == 2
-    assert ended.stderr == f"error: NADI_LIMITS: {wrong}\n"
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: NADI_LIMITS: ")
+    assert named in line
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "", "1.5", "x", "1e3"])
-def test_a_whole_number_above_0_is_wanted(value: str) -> None:
+def test_override_of_an_integer_limit_requires_a_positive_integer(value: str) -> None:
     limits = {"SIZE_BYTES": 10}
-    with pytest.raises(ValueError, match="SIZE_BYTES is to be a whole number above 0"):
+    with pytest.raises(ValueError, match="SIZE_BYTES"):
         override(limits, f"size_bytes={value}")
     assert limits == {"SIZE_BYTES": 10}
 
 
 @pytest.mark.parametrize("value", ["0", "-0.5", "nan", "inf", "-inf", "x"])
-def test_a_number_above_0_is_wanted(value: str) -> None:
+def test_override_of_a_limit_requires_a_positive_number(value: str) -> None:
     limits = {"WAIT_S": 1.5}
-    with pytest.raises(ValueError, match=r"WAIT_S is to be a number above 0, such as 1\.5"):
+    with pytest.raises(ValueError, match="WAIT_S"):
         override(limits, f"wait_s={value}")
     assert limits == {"WAIT_S": 1.5}

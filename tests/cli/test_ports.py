@@ -1,4 +1,4 @@
-"""The ports of `nadi up`: those that follow from --port, and what it says of one that is taken."""
+"""Ports of `nadi up`: defaults that follow --port, and the error for an occupied port."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.ports import free_port
 
 @contextmanager
 def up(*options: object) -> Iterator[dict[str, str]]:
-    """A server, as a process; its addresses by their names in what it prints."""
+    """Run a server process; yield its printed addresses by name."""
     command = [sys.executable, "-m", "nadi", "up", *map(str, options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
         lines = list(iter(process.stdout.readline, "Press Ctrl-C to stop.\n"))
-        yield dict(re.findall(r"^  (controller|REST|segment store|of each) +(.*)$", "".join(lines), re.M))
+        yield dict(re.findall(r"^  (controller|REST|segment store|workers) +(.*)$", "".join(lines), re.M))
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -35,12 +35,12 @@ def taken_port(stack: ExitStack, port: int = 0) -> int:
     return int(stack.enter_context(socket.create_server(("127.0.0.1", port))).getsockname()[1])
 
 
-def test_up_port_given_others_are_the_next_free_ones(tmp_path: Path) -> None:
+def test_up_with_port_uses_the_next_free_ports(tmp_path: Path) -> None:
     port = free_port(count=8)
     with ExitStack() as stack:
         taken_port(stack, port + 1)
-        one = stack.enter_context(up("--data", tmp_path / "one", "--port", port))
-        assert one == {
+        first = stack.enter_context(up("--data", tmp_path / "one", "--port", port))
+        assert first == {
             "controller": f"tcp://127.0.0.1:{port}",
             "REST": f"http://127.0.0.1:{port + 2}",
             "segment store": f"127.0.0.1:{port + 3}",
@@ -48,7 +48,7 @@ def test_up_port_given_others_are_the_next_free_ones(tmp_path: Path) -> None:
         other = stack.enter_context(up("--data", tmp_path / "other", "--port", port + 4, "--rest-port", port + 5))
         assert other["REST"] == f"http://127.0.0.1:{port + 5}"
         assert other["segment store"] == f"127.0.0.1:{port + 6}"
-        for addresses in (one, other):
+        for addresses in (first, other):
             with StreamManager(addresses["controller"]) as manager:
                 manager.create_scope("sc")
                 manager.create_stream("sc", "st")
@@ -56,15 +56,15 @@ def test_up_port_given_others_are_the_next_free_ones(tmp_path: Path) -> None:
                     writer.write_event(b"12 Wh")
 
 
-def test_up_workers_port_given_each_worker_has_next_ones(tmp_path: Path) -> None:
+def test_up_with_workers_and_port_uses_consecutive_ports(tmp_path: Path) -> None:
     port = free_port(count=5)
     with up("--data", tmp_path, "--port", port, "--workers", 1) as addresses:
         assert addresses["REST"] == f"http://127.0.0.1:{port + 1}"
-        assert addresses["of each"].startswith(f"REST ports {port + 2} to {port + 2}")
+        assert addresses["workers"].startswith(f"REST ports {port + 2} to {port + 2}")
 
 
 @pytest.mark.parametrize("option", ["--port", "--rest-port", "--store-port"])
-def test_up_port_taken_error_names_its_option(option: str, tmp_path: Path) -> None:
+def test_up_with_an_occupied_port_names_the_option(option: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         port = taken_port(stack)
         others = [] if option == "--port" else ["--port", "0"]
@@ -74,7 +74,7 @@ def test_up_port_taken_error_names_its_option(option: str, tmp_path: Path) -> No
             text=True,
             timeout=60,
         )
-    assert f"127.0.0.1:{port} ([Errno 98] Address already in use)" in done.stderr
+    assert f"127.0.0.1:{port}" in done.stderr
     assert option in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.returncode == 1

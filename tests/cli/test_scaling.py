@@ -1,4 +1,4 @@
-"""Streams that scale themselves, as one sees it in the shell: policies, the log of decisions, loads and hot keys."""
+"""Automatic scaling in the shell: policies, scaling log, loads and hot keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone
 
 @pytest.fixture(scope="module")
 def busy(server: nadi.standalone.EmbeddedServer) -> Iterator[Shell]:
-    """Two streams that get 400 events/s each: one under many keys, one under a single one."""
+    """Two streams that receive 400 events/s each: one with many keys, one with a single key."""
     done = threading.Event()
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
@@ -55,7 +55,7 @@ def busy(server: nadi.standalone.EmbeddedServer) -> Iterator[Shell]:
             thread.join()
 
 
-def test_a_split_and_its_reason(busy: Shell) -> None:
+def test_scaling_log_contains_a_split_and_its_reason(busy: Shell) -> None:
     end = time.monotonic() + LIMIT_S
     while not (rows := busy.json("stream", "scaling-log", "home", "spread")) or not rows[0]["is_done"]:
         assert time.monotonic() < end
@@ -64,12 +64,12 @@ def test_a_split_and_its_reason(busy: Shell) -> None:
     assert (split["kind"], split["decision"], split["segments"]) == ("split", "split", ["0.#epoch.0"])
     assert (split["target"], split["unit"], split["profile"], split["is_done"]) == (TARGET, "events/s", "fast", True)
     assert 2 <= len(split["into"]) <= 4
-    assert (split["into"][0][0], split["into"][-1][1]) == (0.0, 1.0), "as exactly as they are"
-    assert all(one[1] == other[0] for one, other in pairwise(split["into"]))
-    told = busy.run("stream", "scaling-log", "home", "spread").output
-    assert "0.#epoch.0" in told
-    assert "split" in told
-    assert re.search(r"\b0-0\.\d", told)
+    assert (split["into"][0][0], split["into"][-1][1]) == (0.0, 1.0), "exact values"
+    assert all(lower[1] == upper[0] for lower, upper in pairwise(split["into"]))
+    output = busy.run("stream", "scaling-log", "home", "spread").output
+    assert "0.#epoch.0" in output
+    assert "split" in output
+    assert re.search(r"\b0-0\.\d", output)
     while not any(row["events/s"] for row in busy.json("stream", "segments", "home", "spread")):
         assert time.monotonic() < end, "new segments have a rate half a second after their first events"
         time.sleep(0.1)
@@ -77,36 +77,36 @@ def test_a_split_and_its_reason(busy: Shell) -> None:
     assert busy.json("stream", "scaling-log", "home", "spread", "--last", "1")[0]["number"] >= split["number"]
 
 
-def test_a_decision_about_many_segments_is_told_in_short() -> None:
+def test_first_abbreviates_many_segments() -> None:
     assert _first(list("abcdefghi")) == list("abcdefghi")
     assert _first([f"{number}" for number in range(1_208)])[-2:] == ["7", "and 1,200 more"]
 
 
-def test_a_hot_key_is_shown(busy: Shell) -> None:
+def test_stream_show_reports_a_hot_key(busy: Shell) -> None:
     end = time.monotonic() + LIMIT_S
     while not busy.json("stream", "show", "home", "single")[0]["hot_keys"]:
         assert time.monotonic() < end
         time.sleep(0.5)
     output = busy.run("stream", "show", "home", "single").output
     assert "hot key in segment 0.#epoch.0: 100% of its load" in output
-    assert "scaling: 50 events/s a segment, at least 1 segment, split into up to 4 at once" in output
-    assert len(busy.json("stream", "segments", "home", "single")) == 1, "it is not split in vain"
-    (found,) = busy.json("stream", "scaling-log", "home", "single")
-    assert (found["kind"], found["into"]) == ("hot-key", [])
+    assert "scaling: 50 events/s per segment, at least 1 segment, up to 4 pieces per split" in output
+    assert len(busy.json("stream", "segments", "home", "single")) == 1, "splitting wouldn't help"
+    (decision,) = busy.json("stream", "scaling-log", "home", "single")
+    assert (decision["kind"], decision["into"]) == ("hot-key", [])
 
 
-def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
+def test_stream_create_with_contradictory_policies_fails(busy: Shell) -> None:
     create = ("stream", "create", "home", "odd")
-    for options, says in (
-        (("--events-per-s", "5", "--kib-per-s", "5"), "choose one"),
-        (("--scale-factor", "4"), "no effect on a fixed number"),
+    for options, named in (
+        (("--events-per-s", "5", "--kib-per-s", "5"), "--kib-per-s"),
+        (("--scale-factor", "4"), "--scale-factor"),
     ):
         refused = busy.run(*create, *options, code=1)
-        assert says in refused.output
+        assert named in refused.output
     assert busy.run(*create, "--events-per-s", "0", code=2).output
     assert busy.run(*create, "--scale-factor", "1", "--events-per-s", "5", code=2).output
 
 
-def test_a_profile_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(nadi.errors.InvalidArgumentError, match="it is one of fast, classic"):
+def test_embedded_with_an_unknown_scaling_profile_fails(tmp_path: Path) -> None:
+    with pytest.raises(nadi.errors.InvalidArgumentError, match="fast, classic"):
         nadi.embedded(tmp_path / "d", scaling="quick")

@@ -1,4 +1,4 @@
-"""`nadi scrub` against a running server: progress, result, exit code, and who may."""
+"""`nadi scrub` with a running server: progress, result, exit code and permissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = "chunk_flush_age_s=0.02,storage_writer_tick_s=0.02,checkpoint_interval_
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[nadi.standalone.EmbeddedServer]:
-    """It keeps some events in a chunk, and has users."""
+    """A server with users, and some events in a chunk."""
     security = ServerSecurity(users_file=str(users_file(tmp_path / "settings", GRANTS)))
     data = tmp_path / "data"
     with nadi.embedded(data, security=security, rest_port=0, environment={"NADI_LIMITS": LIMITS}) as server:
@@ -40,17 +40,17 @@ def chunk_of(data: Path) -> list[Path]:
     return [path for path in chunks if b"a click" in path.read_bytes()]
 
 
-def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrub_reports_damage(server: nadi.standalone.EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("pravega_client_auth_method", "Basic")
     monkeypatch.setenv("pravega_client_auth_username", "root")
     monkeypatch.setenv("pravega_client_auth_password", PASSWORD)
     shell = Shell(server.controller_uri)
     assert "No pass has finished" in shell.run("scrub", "--status").output
-    assert "nothing is damaged" in shell.run("scrub").output
-    told = shell.run("scrub", "--status").output
-    assert "nothing is damaged" in told
-    assert "bytes of states" in told
-    assert "bytes of snapshots" in told
+    assert "no damage" in shell.run("scrub").output
+    output = shell.run("scrub", "--status").output
+    assert "no damage" in output
+    assert "bytes of states" in output
+    assert "bytes of snapshots" in output
     (row,) = shell.json("scrub")
     assert row["damages"] == 0
     assert row["read_bytes"] >= 100 * (8 + 7)
@@ -58,10 +58,10 @@ def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, mon
 
     (chunk,) = chunk_of(server.folder)
     chunk.unlink()
-    told = shell.run("scrub", code=1).output
-    assert "damaged places: 1" in told
-    assert "of segment home/clicks/0.#epoch.0" in told
-    assert "damaged places: 1" in shell.run("scrub", "--status", code=1).output
+    output = shell.run("scrub", code=1).output
+    assert "1 damaged places" in output
+    assert "home/clicks/0.#epoch.0" in output
+    assert "1 damaged places" in shell.run("scrub", "--status", code=1).output
     request = Request(f"{server.rest_uri}/v1/health/details/scrub", headers={"Authorization": user("root").header()})
     with urlopen(request) as reply:
         details = msgspec.json.decode(reply.read())
@@ -69,7 +69,7 @@ def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, mon
     assert "home/clicks" in details["last"]["damaged"][0]
 
 
-def test_only_whom_the_cluster_is_open_to_may_ask(server: nadi.standalone.EmbeddedServer) -> None:
+def test_scrub_requires_cluster_permission(server: nadi.standalone.EmbeddedServer) -> None:
     for name in ("reader", "writer", "stranger"):
         with nadi.StreamManager(server.controller_uri, credentials=user(name)) as manager:
             for start in (True, False):

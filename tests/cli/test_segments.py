@@ -1,4 +1,4 @@
-"""`nadi stream segments`: the table and the pictures, of a stream that was split, merged and truncated."""
+"""`nadi stream segments`: table and pictures of a stream that was split and truncated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
+from nadi.charts import SHADES, TRUNCATED, UP, Span, grid, picture, rate_text, spans_of
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
 
@@ -26,30 +26,30 @@ def scaled(manager: StreamManager) -> None:
         writer.write_batch([b"." * 992] * 3, "key")
 
 
-def test_the_current_segments_are_a_table(shell: Shell) -> None:
+def test_segments_lists_current_segments(shell: Shell) -> None:
     low, high = shell.json("stream", "segments", "home", "scaled")
     assert [(row["low"], row["high"]) for row in (low, high)] == [(0.0, 0.25), (0.25, 1.0)]
     assert low["bytes"] + high["bytes"] == 3 * 1000
     assert "1.#epoch.1" in shell.run("stream", "segments", "home", "scaled").output
 
 
-def test_the_history_has_what_was_replaced_and_truncated(shell: Shell) -> None:
+def test_segments_history_includes_replaced_and_truncated_ones(shell: Shell) -> None:
     old, *current = shell.json("stream", "segments", "home", "scaled", "--history")
     assert (old["segment"], old["start_offset"], old["end_offset"]) == ("0.#epoch.0", 10_000, 10_000)
     assert old["replaced_ms"] == current[0]["created_ms"] == current[1]["created_ms"]
     assert [row["replaced_ms"] for row in current] == [None, None]
 
 
-def test_the_history_is_drawn_as_text(shell: Shell) -> None:
+def test_segments_history_is_drawn_as_text(shell: Shell) -> None:
     drawn = shell.run("stream", "segments", "home", "scaled", "--history").output
     assert drawn.startswith(" 1.00 ")
-    assert GONE in drawn
+    assert TRUNCATED in drawn
     assert "3 segments" in drawn
     assert "No segment" not in shell.run("stream", "segments", "home", "scaled", "--history", "--last", "60").output
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_the_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suffix: str) -> None:
+def test_segments_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"meters.{suffix}"
     assert "3 segments" in shell.run("stream", "segments", "home", "scaled", "--picture", str(file)).output
     if suffix == "svg":
@@ -59,20 +59,20 @@ def test_the_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suffix: 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "named"),
     [
         (["--picture", "meters.jpeg"], ".svg, .png, .pdf"),
-        (["--picture", "/no/such/folder/meters.svg"], "create it first"),
+        (["--picture", "/no/such/folder/meters.svg"], "/no/such/folder"),
         (["--last", "60"], "--history"),
-        (["--json", "--picture", "a.svg"], "choose one"),
+        (["--json", "--picture", "a.svg"], "--picture"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(shell: Shell, options: list[str], told: str) -> None:
+def test_segments_with_conflicting_options_fails(shell: Shell, options: list[str], named: str) -> None:
     printed = shell.run("stream", "segments", "home", "scaled", *options, code=1)
-    assert told in " ".join(printed.output.split())
+    assert named in " ".join(printed.output.split())
 
 
-def test_each_cell_shows_what_is_in_its_middle() -> None:
+def test_grid_cell_shows_the_span_at_its_middle() -> None:
     first = Span(0, 0.0, 1.0, 0, 1000, 500, 100.0)
     low, high = Span(1, 0.0, 0.5, 1000, 2000, 0, 400.0), Span(2, 0.5, 1.0, 1000, 2000, 0, 0.0)
     field = grid([first, low, high], 8, 4)
@@ -88,18 +88,18 @@ def test_each_cell_shows_what_is_in_its_middle() -> None:
     assert SHADES[0] == " "
 
 
-def test_a_segment_that_lived_shorter_than_a_column_is_drawn() -> None:
+def test_grid_shows_a_segment_shorter_than_a_column() -> None:
     spans = [Span(0, 0.0, 1.0, 0, 5000, 0, 1.0), Span(1, 0.0, 1.0, 5000, 5001, 0, 9.0), Span(2, 0, 1, 5001, 9000, 0, 1)]
     assert any(span is spans[1] for span in grid(spans, 5, 1).cells[0])
 
 
-def test_what_ended_before_is_left_out_and_the_rest_cut_off() -> None:
+def test_spans_of_omits_and_cuts_off_earlier_segments() -> None:
     reports = [SegmentReport(0, 0, 1, 0, 1000, 0, 10), SegmentReport(1, 0, 1, 1000, None, 500, 1000)]
     (span,) = spans_of(reports, now_ms=3000, since_ms=1500)
-    assert (span.segment_id, span.start_ms, span.end_ms, span.gone_ms) == (1, 1500, 3000, 2000)
+    assert (span.segment_id, span.start_ms, span.end_ms, span.head_ms) == (1, 1500, 3000, 2000)
     assert spans_of([], 0) == []
-    assert picture([]) == "No segment took events in that time."
+    assert len(picture([]).splitlines()) == 1
 
 
-def test_rates_are_told_in_few_figures() -> None:
+def test_rate_text_has_few_digits() -> None:
     assert [rate_text(rate) for rate in (999, 9_990, 12_345, 5e9)] == ["999 B/s", "10 KB/s", "12 KB/s", "5 GB/s"]

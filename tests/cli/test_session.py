@@ -1,4 +1,4 @@
-"""What a command says before it waits for a server."""
+"""Messages of a command that can't reach a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.ports import free_port
     "command",
     ["scope list", "read home meters", "scrub --status", "sql 'table home.m'"],
 )
-def test_command_nobody_listens_one_line_says_so_and_one_ends_it(command: str) -> None:
+def test_command_without_server_prints_a_notice_and_an_error(command: str) -> None:
     port = free_port()
     done = subprocess.run(
         [sys.executable, "-m", "nadi", *shlex.split(command)],
@@ -29,29 +29,29 @@ def test_command_nobody_listens_one_line_says_so_and_one_ends_it(command: str) -
         text=True,
         timeout=90,
     )
-    says = f"nobody listens at 127.0.0.1:{port}: start a server there (`nadi up`), or check the address"
     notice, error = done.stderr.splitlines()
-    assert notice == f"{says}; calls wait for it for up to 1.5 s"
+    assert f"127.0.0.1:{port}" in notice
+    assert "1.5 s" in notice
     assert error.startswith("error: ")
-    assert error.endswith(says)
+    assert f"127.0.0.1:{port}" in error
     assert (done.returncode, done.stdout) == (1, "")
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    "address",
     [
-        ("tcp://127.0.0.1:9090,127.0.0.1:9190", "names several servers: give one of them"),
-        ("tcp://127.0.0.1:9090,tcp://127.0.0.1:9190", "names several servers"),
-        ("tcp://127.0.0.1:99999", "is not a controller address"),
-        ("tcp://127.0.0.1:0", "is not a controller address"),
-        ("http://127.0.0.1:9090", "is not a controller address"),
+        "tcp://127.0.0.1:9090,127.0.0.1:9190",
+        "tcp://127.0.0.1:9090,tcp://127.0.0.1:9190",
+        "tcp://127.0.0.1:99999",
+        "tcp://127.0.0.1:0",
+        "http://127.0.0.1:9090",
     ],
 )
-def test_what_is_no_address_is_told_at_once(address: str, says: str) -> None:
-    assert says in Shell(address).run("scope", "list", code=1).stderr
+def test_command_with_an_invalid_address_fails_at_once(address: str) -> None:
+    assert address in Shell(address).run("scope", "list", code=1).stderr.replace("\n", "")
 
 
-def test_what_others_log_is_not_printed() -> None:
+def test_messages_of_libraries_are_not_printed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -72,5 +72,5 @@ def test_what_others_log_is_not_printed() -> None:
         )
     assert done.returncode == 1
     notice, error = done.stderr.splitlines()
-    assert notice.startswith(f"the controller at 127.0.0.1:{port} can't be reached: ")
-    assert error.startswith("error: listScopes had no answer within ")
+    assert f"127.0.0.1:{port}" in notice
+    assert error.startswith("error: ")

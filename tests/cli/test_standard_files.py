@@ -1,4 +1,4 @@
-"""Standard input, output and errors that are closed, or take no more; and files that take no more."""
+"""Closed or full standard streams, and full files."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def bash(server: nadi.standalone.EmbeddedServer, line: str) -> tuple[int, bytes,
 @pytest.mark.parametrize(
     "command", ["read home long", "read home short", "stream list home", "stream list home -o csv"]
 )
-def test_standard_output_that_is_full(server: nadi.standalone.EmbeddedServer, command: str) -> None:
+def test_command_with_full_standard_output_fails(server: nadi.standalone.EmbeddedServer, command: str) -> None:
     code, _, error = bash(server, f"{NADI} {command} > /dev/full")
     assert (code, error) == (1, "error: [Errno 28] No space left on device\n")
 
 
-def test_what_is_closed_is_not_taken_for_a_connection(server: nadi.standalone.EmbeddedServer) -> None:
+def test_closed_standard_stream_is_not_reused_for_a_connection(server: nadi.standalone.EmbeddedServer) -> None:
     assert bash(server, f"{NADI} read home short <&-") == (0, b"a\nb\n", "")
     assert bash(server, f"{NADI} read home short 2>&-") == (0, b"a\nb\n", "")
     assert bash(server, f"{NADI} read home short >&-") == (0, b"", "")
@@ -46,10 +46,10 @@ def test_what_is_closed_is_not_taken_for_a_connection(server: nadi.standalone.Em
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "avro"])
-def test_a_file_that_is_full(server: nadi.standalone.EmbeddedServer, tmp_path: Path, kind: str) -> None:
+def test_export_to_a_full_disk_fails(server: nadi.standalone.EmbeddedServer, tmp_path: Path, kind: str) -> None:
     code, _, error = bash(server, f"ulimit -f 100; {NADI} export home long {tmp_path}/x.{kind}")
     assert code == 1
-    assert error.startswith(f"error: {tmp_path}/x.{kind} can't be written: ")
+    assert f"{tmp_path}/x.{kind}" in error
     assert "file too large" in error.lower()
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

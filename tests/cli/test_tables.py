@@ -1,15 +1,15 @@
-"""`nadi table` and `nadi transaction`, each run as a person runs it."""
+"""`nadi table` and `nadi transaction`: data, exit codes and the wording of their messages."""
 
 from __future__ import annotations
 
 from tests.cli.test_streams import Shell
 
 
-def test_a_table(shell: Shell) -> None:
-    assert "no key-value tables" in shell.run("table", "list", "home").output
-    made = ["table", "create", "home", "rooms", "--key-bytes", "8", "--partitions", "2"]
-    assert shell.run(*made).output == "created table home/rooms\n"
-    assert "already exists" in shell.run(*made).output
+def test_table_create_put_get_remove_delete(shell: Shell) -> None:
+    assert "No key-value tables" in shell.run("table", "list", "home").output
+    create = ["table", "create", "home", "rooms", "--key-bytes", "8", "--partitions", "2"]
+    assert shell.run(*create).output == "created table home/rooms\n"
+    assert "already exists" in shell.run(*create).output
     first = shell.run("table", "put", "home", "rooms", "kitchen", "warm").stdout.strip()
     second = shell.run("table", "put", "home", "rooms", "kitchen", "hot", "--if-version", first).stdout.strip()
     assert shell.run("table", "get", "home", "rooms", "kitchen").stdout == "hot\n"
@@ -17,7 +17,8 @@ def test_a_table(shell: Shell) -> None:
     assert late.stderr == f"error: key kitchen has version {second}: nothing was changed\n"
     shell.run("table", "put", "home", "rooms", "kitchen", "cold", "--if-absent", code=1)
     assert (
-        "has no value" in shell.run("table", "put", "home", "rooms", "bath", "x", "--if-version", first, code=1).stderr
+        "key bath doesn't exist"
+        in shell.run("table", "put", "home", "rooms", "bath", "x", "--if-version", first, code=1).stderr
     )
     shell.run("table", "put", "home", "rooms", "bath", '{"C": 21}', "--json", "--if-absent")
     shell.run("table", "put", "home", "rooms", "0x00ff", "-", "--hex", code=1, stdin=b"\xff")
@@ -39,38 +40,38 @@ def test_a_table(shell: Shell) -> None:
     assert keys == ["bath", "kitchen"]
     some = shell.run("table", "entries", "home", "rooms", "--keys-only", "--limit", "2", "-o", "csv")
     assert some.stdout == "key,secondary\n0x00ff000000000000,\nbath,\n"
-    assert some.stderr == "there are more: --limit shows more than 2\n"
+    assert some.stderr == "output is limited to 2 entries: raise --limit to see more\n"
     assert shell.json("table", "entries", "home", "rooms", "--keys-only", "--prefix", "q") == []
     (listed,) = shell.json("table", "list", "home")
     assert listed == {"table": "rooms", "entries": 3, "key bytes": 8, "secondary bytes": 0, "partitions": 2}
     for wrong, says in (
         (["put", "home", "rooms", "a", "{", "--json"], "not JSON"),
-        (["put", "home", "rooms", "a", "b", "--if-absent", "--if-version", "0:1"], "exclude each other"),
-        (["put", "home", "rooms", "a", "b", "--if-version", "x"], "'x' is not a version"),
-        (["put", "home", "rooms", "far-too-long", "b"], "keys of home/rooms have 8 + 0 bytes"),
-        (["put", "home", "rooms", "xyz", "b", "--hex"], "not hex digits"),
-        (["get", "home", "rooms", "a"], "has no key 'a'"),
-        (["get", "home", "rooms", "a", "--secondary", "b"], "--secondary has no effect"),
+        (["put", "home", "rooms", "a", "b", "--if-absent", "--if-version", "0:1"], "can't be combined"),
+        (["put", "home", "rooms", "a", "b", "--if-version", "x"], "'x'"),
+        (["put", "home", "rooms", "far-too-long", "b"], "home/rooms"),
+        (["put", "home", "rooms", "xyz", "b", "--hex"], "'xyz'"),
+        (["get", "home", "rooms", "a"], "key 'a' doesn't exist"),
+        (["get", "home", "rooms", "a", "--secondary", "b"], "--secondary can't be used"),
         (["entries", "home", "rooms", "--prefix", "a", "--to", "b"], "choose one"),
-        (["get", "home", "none", "a"], "there is no key-value table home/none"),
+        (["get", "home", "none", "a"], "home/none"),
     ):
         assert says in shell.run("table", *wrong, code=1).stderr.replace("\n", " "), wrong
     remove = ["table", "remove", "home", "rooms", "kitchen"]
     assert "nothing was changed" in shell.run(*remove, "--if-version", first, code=1).stderr
     assert shell.run(*remove, "--if-version", second).output == "removed key kitchen\n"
-    assert "there was no key kitchen" in shell.run(*remove, code=1).stderr
+    assert "key kitchen doesn't exist" in shell.run(*remove, code=1).stderr
     assert shell.run("table", "delete", "home", "rooms", code=1).output.startswith("Delete table home/rooms")
     assert shell.run("table", "delete", "home", "rooms", "--yes").output == "deleted table home/rooms\n"
-    assert "there was no table home/rooms" in shell.run("table", "delete", "home", "rooms", "--yes", code=1).stderr
+    assert "table home/rooms doesn't exist" in shell.run("table", "delete", "home", "rooms", "--yes", code=1).stderr
 
 
-def test_secondary_keys(shell: Shell) -> None:
+def test_table_with_secondary_keys(shell: Shell) -> None:
     shell.run("table", "create", "home", "pairs", "--key-bytes", "4", "--secondary-bytes", "4")
     for secondary in ("x", "y"):
         shell.run("table", "put", "home", "pairs", "a", f"a{secondary}", "--secondary", secondary)
     shell.run("table", "put", "home", "pairs", "b", "b")
-    found = shell.json("table", "entries", "home", "pairs", "--primary", "a", "--from", "y")
-    assert [(row["key"], row["secondary"], row["value"]) for row in found] == [("a", "y", "ay")]
+    entries = shell.json("table", "entries", "home", "pairs", "--primary", "a", "--from", "y")
+    assert [(row["key"], row["secondary"], row["value"]) for row in entries] == [("a", "y", "ay")]
     assert shell.run("table", "entries", "home", "pairs", "--keys-only").output.split() == [
         "key",
         "secondary",
@@ -83,7 +84,7 @@ def test_secondary_keys(shell: Shell) -> None:
     ]
 
 
-def test_a_transaction_by_its_id(shell: Shell) -> None:
+def test_transaction_begin_write_commit_abort(shell: Shell) -> None:
     shell.run("stream", "create", "home", "orders", "--segments", "2")
     txn = ["home", "orders"]
     first, second, third = (shell.run("transaction", "begin", *txn, "--lease", "1h").stdout.strip() for _ in range(3))
@@ -92,7 +93,10 @@ def test_a_transaction_by_its_id(shell: Shell) -> None:
     shell.run("write", *txn, "--into", first, "--key", "a", stdin=b"3\n")
     shell.run("write", *txn, "--into", second, stdin=b"4\n")
     assert shell.json("transaction", "show", *txn, first) == [{"id": first, "state": "OPEN"}]
-    assert shell.run("transaction", "ping", *txn, second).output == f"transaction {second} has another 10min\n"
+    assert (
+        shell.run("transaction", "ping", *txn, second).output
+        == f"renewed the lease of transaction {second} for 10min\n"
+    )
     assert shell.run("read", *txn).stdout == ""
     assert shell.run("transaction", "commit", *txn, first).output == f"committed transaction {first}\n"
     assert shell.run("read", *txn).stdout == "1\n2\n3\n"
@@ -105,12 +109,12 @@ def test_a_transaction_by_its_id(shell: Shell) -> None:
     assert shell.json("transaction", "show", *txn, lost) == [{"id": lost, "state": "ABORTED"}]
     for wrong, says in (
         (["transaction", "commit", *txn, lost], "ABORTED"),
-        (["write", *txn, "--lease", "1h"], "--lease has no effect without --into"),
+        (["write", *txn, "--lease", "1h"], "--lease can't be used without --into"),
         (["transaction", "abort", *txn, first, "--yes"], "COMMITTED"),
         (["transaction", "show", *txn, "mine"], "mine"),
-        (["transaction", "show", *txn, "00000000-0000-0000-0000-000000000000"], "there is no transaction"),
+        (["transaction", "show", *txn, "00000000-0000-0000-0000-000000000000"], "00000000-0000-0000-0000-000000000000"),
         (["transaction", "begin", *txn, "--lease", "1s"], "lease"),
         (["write", *txn, "--into", lost], "ABORTED"),
-        (["write", *txn, "--into", first, "--transaction"], "--transaction has no effect with --into"),
+        (["write", *txn, "--into", first, "--transaction"], "--transaction can't be used with --into"),
     ):
         assert says in shell.run(*wrong, code=1, stdin=b"x\n").stderr.replace("\n", " "), wrong

@@ -49,7 +49,7 @@ def test_a_slice_is_played_paused_and_scrubbed(page: Any, manager: StreamManager
     page.wait_for_selector(".view[data-events]")
     canvas = page.get_by_label("Line chart of power")  # a number of JSON is drawn by itself
     canvas.wait_for()
-    assert page.get_by_label("What to play").input_value() == "slice:all"
+    assert page.get_by_label("Range to play").input_value() == "slice:all"
     shot(page, "chart")
     page.locator(".player[data-mode=paused]").wait_for()  # the end
     cell.until_idle()

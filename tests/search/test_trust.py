@@ -226,7 +226,7 @@ def test_cached_search_is_closed_when_unused() -> None:
     _forget(known, "home", "idle")
     assert not known
     assert list(map(id, closed)) == [id(idle.search)]
-    busy.asked -= 1
+    busy.active -= 1
     busy.close_if_idle()
     assert list(map(id, closed)) == [id(idle.search), id(busy.search)]
 

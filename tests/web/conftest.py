@@ -1,4 +1,4 @@
-"""A real server with its page, in a process of its own, and a client of its REST port."""
+"""A real server with its page in a separate process, and a client of its REST port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nadi.standalone.embedded import EmbeddedServer
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """It passes over nothing that is to be played, though the machine stops for a while."""
+    """A server that never skips events in a replay, even if the machine stalls."""
     limits = {"NADI_LIMITS": f"page_behind_s=60,page_batch_bytes={64 * MIB}"}
     with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0, environment=limits) as server:
         yield server
@@ -35,7 +35,7 @@ def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
 
 @pytest.fixture
 def scope(manager: StreamManager, request: pytest.FixtureRequest) -> str:
-    """A scope of the test's own, with a stream of two segments."""
+    """A scope per test, with a stream of two segments."""
     name = request.node.name.replace("_", "-").replace("[", "-").strip("]")[:60]
     assert manager.create_scope(name)
     manager.create_stream(name, "meters", 2)

@@ -1,4 +1,4 @@
-"""What tests of the page's events share: messages of a response, as they come."""
+"""Helpers for tests of the page's events: messages of a streaming response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 
 def messages(response: httpx.Response) -> Iterator[tuple[str, Any]]:
-    """(kind, data) of each server-sent event."""
+    """Yield (kind, data) of each server-sent event."""
     assert response.status_code == 200, response.read()
     assert response.headers["content-type"].startswith("text/event-stream")
     kind = ""
@@ -24,13 +24,13 @@ def messages(response: httpx.Response) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def events_of(client: httpx.Client, path: str, **query: Any) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a tail, or of what is played, one by one; the iterator ends with the stretch."""
+    """Iterate over the events of a tail or replay; ends with its range."""
     with client.stream("GET", path, params=query) as response:
-        told = messages(response)
-        assert next(told)[0] in ("batch", "end")
+        received = messages(response)
+        assert next(received)[0] in ("batch", "end")
 
         def each() -> Iterator[dict[str, Any]]:
-            for kind, batch in told:
+            for kind, batch in received:
                 if kind == "end":
                     return
                 assert kind == "batch", batch
@@ -40,15 +40,15 @@ def events_of(client: httpx.Client, path: str, **query: Any) -> Iterator[Iterato
 
 
 def played(client: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]:
-    """All events of a stretch, as fast as they are played."""
+    """Replay a range and return all its events."""
     with client.stream("GET", path, params=query) as response:
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for kind, batch in messages(response):
             if kind == "end":
-                return found
+                return events
             assert kind == "batch", batch
-            found += batch["events"]
-    raise AssertionError("it was broken off")
+            events += batch["events"]
+    raise AssertionError("the response was interrupted")
 
 
 def error_of(response: httpx.Response, status: int) -> str:

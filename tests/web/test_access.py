@@ -1,4 +1,4 @@
-"""The page asks with the user's credentials, and gets what those may: over TLS, and at every server of a cluster."""
+"""The page's requests need the user's credentials and permissions, over TLS and at every server of a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = "/v1/data/home/streams/meters"
 
 
 class Guarded:
-    """A server with users and TLS; `of` is a user's REST client."""
+    """A server with users and TLS; `clients` contains the REST clients of users."""
 
     def __init__(self, uri: str, tls: Certificate, manager: StreamManager) -> None:
         self.manager = manager
@@ -42,15 +42,15 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         manager.create_scope("other")
         manager.create_stream("other", "st")
         fill_stream(manager, "home", "meters", [b"x"] * 10)
-        made = Guarded(server.rest_uri, tls, manager)
-        yield made
-        for client in made.clients.values():
+        guard = Guarded(server.rest_uri, tls, manager)
+        yield guard
+        for client in guard.clients.values():
             client.close()
 
 
-def test_the_page_itself_is_open_and_what_it_shows_is_not(guard: Guarded) -> None:
-    nobody = guard.clients[""]
-    assert nobody.get("/").status_code == 200
+def test_page_is_public_but_its_data_requires_credentials(guard: Guarded) -> None:
+    anonymous = guard.clients[""]
+    assert anonymous.get("/").status_code == 200
     for path in (
         f"{PATH}/tail",
         f"{PATH}/play",
@@ -60,10 +60,10 @@ def test_the_page_itself_is_open_and_what_it_shows_is_not(guard: Guarded) -> Non
         "/v1/data/home/unreadable",
         "/v1/rates",
     ):
-        assert "credentials" in error_of(nobody.get(path), 401)
+        assert "credentials" in error_of(anonymous.get(path), 401)
 
 
-def test_who_may_read_reads_and_changes_nothing(guard: Guarded) -> None:
+def test_reader_can_read_but_not_change(guard: Guarded) -> None:
     reader = guard.clients["reader"]
     with events_of(reader, f"{PATH}/tail") as events:
         fill_stream(guard.manager, "home", "meters", [b"seen"])
@@ -75,45 +75,45 @@ def test_who_may_read_reads_and_changes_nothing(guard: Guarded) -> None:
     error_of(reader.post(f"{PATH}/truncation", json={"at": "tail"}), 403)
     error_of(reader.post("/v1/scopes/home/streams/meters/scale", json={"segments": [0], "ranges": [[0, 1]]}), 403)
     error_of(reader.get(f"{PATH}/groups"), 403)
-    assert {one["scopeName"] for one in reader.get("/v1/rates").json()} == {"home"}
+    assert {rate["scopeName"] for rate in reader.get("/v1/rates").json()} == {"home"}
 
 
-def test_who_may_write_makes_bookmarks(guard: Guarded) -> None:
+def test_writer_can_create_bookmarks(guard: Guarded) -> None:
     writer = guard.clients["writer"]
     mark = {"name": "mine", "streamName": "meters", "at": "tail"}
     assert writer.post("/v1/data/home/bookmarks", json=mark).status_code == 201
     assert writer.delete("/v1/data/home/bookmarks/mine").status_code == 204
     error_of(writer.get("/v1/rates"), 403)
-    assert [one["streamName"] for one in writer.get("/v1/scopes/home/rates").json()] == ["meters"]
+    assert [rate["streamName"] for rate in writer.get("/v1/scopes/home/rates").json()] == ["meters"]
 
 
-def test_a_stranger_learns_nothing_not_even_what_there_is(guard: Guarded) -> None:
+def test_stranger_cannot_tell_existing_from_missing_streams(guard: Guarded) -> None:
     stranger = guard.clients["stranger"]
     for path in ("tail", "play", "events", "span", "groups"):
-        there, absent = (stranger.get(f"/v1/data/home/streams/{name}/{path}") for name in ("meters", "none"))
-        assert error_of(there, 403) == error_of(absent, 403).replace(":none ", ":meters ")
+        existing, missing = (stranger.get(f"/v1/data/home/streams/{name}/{path}") for name in ("meters", "none"))
+        assert error_of(existing, 403) == error_of(missing, 403).replace(":none ", ":meters ")
 
 
-def test_a_page_of_another_site_can_not_post(guard: Guarded) -> None:
+def test_post_from_another_site_is_rejected(guard: Guarded) -> None:
     mark = '{"name":"sneaked","streamName":"meters","at":"tail"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         headers = {"Content-Type": kind, "Origin": "https://elsewhere.example"}
         error_of(guard.clients["root"].post("/v1/data/home/bookmarks", content=mark, headers=headers), 403)
         del headers["Origin"]
         error_of(guard.clients["root"].post("/v1/data/home/bookmarks", content=mark, headers=headers), 415)
-    for path in ("/v1/migration/go-on", "/v1/migration/refresh", "/v1/cluster/drain"):  # which take no body
-        for told in ({"Origin": "https://elsewhere.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
-            assert "another site" in error_of(guard.clients["root"].post(path, headers=told), 403)
+    for path in ("/v1/migration/go-on", "/v1/migration/refresh", "/v1/cluster/drain"):  # without a body
+        for headers in ({"Origin": "https://elsewhere.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
+            error_of(guard.clients["root"].post(path, headers=headers), 403)
     own = str(guard.clients["root"].base_url)
-    for told in ({"Origin": own}, {"Origin": "https://[", "Sec-Fetch-Site": "same-origin"}):
-        assert guard.clients["root"].post("/v1/migration/go-on", headers=told).status_code == 204
+    for headers in ({"Origin": own}, {"Origin": "https://[", "Sec-Fetch-Site": "same-origin"}):
+        assert guard.clients["root"].post("/v1/migration/go-on", headers=headers).status_code == 204
     answer = guard.clients["root"].get(f"{PATH}/span", headers={"Origin": "https://elsewhere.example"})
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_any_server_of_a_cluster_tells_the_events(tmp_path: Path) -> None:
+def test_every_server_of_a_cluster_serves_the_page(tmp_path: Path) -> None:
     store = f"file://{tmp_path / 'store'}"
-    patient = {"NADI_LIMITS": "cluster_lease_s=20,cluster_dead_s=25"}  # nothing moves though the machine stops a while
+    patient = {"NADI_LIMITS": "cluster_lease_s=20,cluster_dead_s=25"}  # no container moves, even if the machine stalls
     with (
         nadi.embedded(store=store, rest_port=0, containers=4, environment=patient) as one,
         nadi.embedded(store=store, rest_port=0, environment=patient) as two,
@@ -130,10 +130,10 @@ def test_any_server_of_a_cluster_tells_the_events(tmp_path: Path) -> None:
                     fill_stream(manager, "home", "meters", [b"now"])
                     assert next(events)["text"] == "now"
                 assert rest.get(f"{PATH}/events").json()["events"][0]["text"] == "before"
-                told = {"Origin": server.rest_uri}  # whichever has the controller
+                headers = {"Origin": server.rest_uri}  # whichever server has the controller
                 scale = {"segments": [99], "ranges": [[0, 1]]}
                 path = "/v1/scopes/home/streams/meters/scale"
-                error_of(rest.post(path, json=scale, headers=told), 409)
+                error_of(rest.post(path, json=scale, headers=headers), 409)
                 error_of(rest.post(path, json=scale, headers={"Origin": "https://elsewhere.example"}), 403)
                 mark = {"name": f"by-{server.pid}", "streamName": "meters", "at": "tail"}
                 assert rest.post("/v1/data/home/bookmarks", json=mark).status_code == 201

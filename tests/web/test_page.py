@@ -1,4 +1,4 @@
-"""The page as it is served: its files, how long they are kept, and what they may do."""
+"""The page's files, caching and security headers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SCRIPTS = sorted((FILES / "js").glob("*.js"))
 
 
 def at(rest: httpx.Client) -> str:
-    """The folder of the page's files."""
-    (found,) = set(re.findall(r'"(/page/[0-9a-f]{20})/', rest.get("/").text))
-    return str(found)
+    """Return the path of the page's files."""
+    (path,) = set(re.findall(r'"(/page/[0-9a-f]{20})/', rest.get("/").text))
+    return str(path)
 
 
-def test_the_page_is_asked_for_each_time_and_its_files_are_kept_for_good(rest: httpx.Client) -> None:
+def test_page_is_revalidated_and_its_files_are_cached_permanently(rest: httpx.Client) -> None:
     page = rest.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["cache-control"] == "no-cache"
@@ -33,25 +33,25 @@ def test_the_page_is_asked_for_each_time_and_its_files_are_kept_for_good(rest: h
     assert served.headers["content-type"].startswith("text/javascript")
 
 
-def test_files_of_another_version_are_the_current_ones_and_not_kept(rest: httpx.Client) -> None:
+def test_file_of_another_version_is_current_and_uncached(rest: httpx.Client) -> None:
     other = rest.get("/page/0000/style.css")
     assert other.content == (FILES / "style.css").read_bytes()
     assert other.headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize("path", ["nothing.js", "index.html", "../page.py", "%2e%2e/page.py", "js", ""])
-def test_what_is_no_file_of_it_is_not_there(rest: httpx.Client, path: str) -> None:
+def test_unknown_file_is_not_found(rest: httpx.Client, path: str) -> None:
     assert rest.get(f"{at(rest)}/{path}").status_code == 404
 
 
-def test_files_are_packed_for_whoever_takes_that(rest: httpx.Client) -> None:
-    for accepts, packing in (("gzip, br", "gzip"), ("identity", None)):
+def test_files_are_compressed_on_request(rest: httpx.Client) -> None:
+    for accepts, encoding in (("gzip, br", "gzip"), ("identity", None)):
         served = rest.get(f"{at(rest)}/style.css", headers={"Accept-Encoding": accepts})
-        assert served.headers.get("content-encoding") == packing
+        assert served.headers.get("content-encoding") == encoding
         assert served.content == (FILES / "style.css").read_bytes()
 
 
-def test_nothing_but_its_own_scripts_may_run_and_nobody_frames_it(rest: httpx.Client) -> None:
+def test_headers_allow_only_own_scripts_and_no_framing(rest: httpx.Client) -> None:
     for path in ("/", f"{at(rest)}/js/app.js"):
         headers = rest.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -66,7 +66,7 @@ def test_nothing_but_its_own_scripts_may_run_and_nobody_frames_it(rest: httpx.Cl
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|style=", page)
 
 
-def test_no_file_makes_markup_of_texts_or_asks_anybody_else() -> None:
+def test_scripts_create_no_markup_and_use_no_other_servers() -> None:
     forbidden = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|\.cookie|DOMParser"
     for path in SCRIPTS:
         text = path.read_text()
@@ -78,16 +78,16 @@ def test_no_file_makes_markup_of_texts_or_asks_anybody_else() -> None:
     assert "http" not in (FILES / "style.css").read_text()
 
 
-def test_the_wheel_and_the_source_have_the_files(tmp_path: Path) -> None:
+def test_wheel_and_source_contain_the_files(tmp_path: Path) -> None:
     wheels = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling, of the extra dev")
-    (made,) = wheels.WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
-    wanted = {f"nadi/web/files/{path.relative_to(FILES)}" for path in FILES.rglob("*") if path.is_file()}
-    assert len(wanted) > 15
-    assert wanted <= set(zipfile.ZipFile(made).namelist())
+    (wheel,) = wheels.WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
+    expected = {f"nadi/web/files/{path.relative_to(FILES)}" for path in FILES.rglob("*") if path.is_file()}
+    assert len(expected) > 15
+    assert expected <= set(zipfile.ZipFile(wheel).namelist())
     sources = pytest.importorskip("hatchling.builders.sdist")
     import tarfile
 
     (packed,) = sources.SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
     with tarfile.open(packed) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {f"src/{name}" for name in wanted} <= names
+    assert {f"src/{name}" for name in expected} <= names

@@ -1,5 +1,5 @@
-"""The command line: for people.
+"""The command line.
 
-Its modules import at the top only what help and completion need, as a person waits for that at each press of the tab
-key. Client and server take most of a second to import; a command does so where it starts to use them.
+Its modules import at the top only what help and completion need, because a user waits for that at each press of the tab
+key. Importing client and server takes most of a second, so a command imports them only when it runs.
 """

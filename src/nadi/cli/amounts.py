@@ -1,4 +1,4 @@
-"""Retention and scaling policies as people write them: an age or a size, such as `7d` or `10GiB`, a rate, a number.
+"""Parse and format retention and scaling policies as users write them: ages and sizes such as `7d` or `10GiB`.
 
 >>> policy = retention_of(None, "7d", None)
 >>> policy.minimum == 7 * 24 * 3600 * 1000
@@ -8,7 +8,7 @@ True
 >>> retention_of(policy, None, "2GB")
 Traceback (most recent call last):
     ...
-nadi.errors.InvalidArgumentError: one of '7d' and '2GB' is an age: give two ages, or two sizes
+nadi.errors.InvalidArgumentError: '7d' and '2GB' mix an age and a size: give two ages or two sizes
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def retention_of(
     over_bookmarks: bool | None = None,
     by_event_time: bool | None = None,
 ) -> RetentionPolicy:
-    """The old policy but for what is given; InvalidArgumentError if that is neither ages nor sizes, or sizes by event
-    time.
+    """Return the old policy with the given changes; InvalidArgumentError if a value is neither an age nor a size,
+    or is a size by event time.
 
     >>> old = retention_of(None, "7d", "30d")
     >>> retention_text(retention_of(old, None, "60d", True)), retention_text(retention_of(old, "10GiB", None))
@@ -51,7 +51,7 @@ def retention_of(
     is_own = by_event_time if by_event_time is not None else old is not None and old.by_event_time
     if least is None:
         if old is None:
-            raise InvalidArgumentError("the stream keeps everything: give with --retention what it keeps at least")
+            raise InvalidArgumentError("the stream doesn't have a retention policy: set its minimum with --retention")
         least, old_most = _texts(old)
         most = most or old_most
     elif old is not None:
@@ -60,12 +60,12 @@ def retention_of(
             _, most = _texts(old)
     is_age, amount = _amount(least)
     if is_own and not is_age:
-        raise InvalidArgumentError(f"{least!r} is a size: by event time a stream keeps ages, such as 90d")
+        raise InvalidArgumentError(f"{least!r} is a size: retention by event time needs an age, such as 90d")
     amounts = [amount]
     if most is not None:
         is_other_age, other = _amount(most)
         if is_other_age != is_age:
-            raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
+            raise InvalidArgumentError(f"{least!r} and {most!r} mix an age and a size: give two ages or two sizes")
         amounts.append(other)
     if is_age:
         return RetentionPolicy.by_time(*amounts, over_bookmarks=is_over, by_event_time=is_own)
@@ -73,7 +73,7 @@ def retention_of(
 
 
 def age_s(text: str) -> float:
-    """An age in seconds; InvalidArgumentError if it isn't one.
+    """Parse an age; return seconds.
 
     >>> age_s("1d")
     86400.0
@@ -85,7 +85,7 @@ def age_s(text: str) -> float:
 
 
 def size_bytes(text: str) -> int:
-    """A size in bytes; InvalidArgumentError if it isn't one.
+    """Parse a size; return bytes.
 
     >>> size_bytes("4GiB") == 4 << 30
     True
@@ -97,19 +97,19 @@ def size_bytes(text: str) -> int:
 
 
 def _amount(text: str) -> tuple[bool, int]:
-    """Whether it is an age, and how many milliseconds or bytes."""
+    """Return whether the text is an age, and its milliseconds or bytes."""
     match = _AMOUNT.fullmatch(text)
     if match is not None and match[2] in _AGES_MS:
         return True, int(match[1]) * _AGES_MS[match[2]]
     if match is not None and match[2] in _SIZES:
         return False, int(match[1]) * _SIZES[match[2]]
     raise InvalidArgumentError(
-        f"{text!r} is neither an age nor a size: write 90s, 15min, 12h, 7d, or 500MB, 10GiB ({', '.join(_SIZES)})"
+        f"{text!r} is neither an age nor a size: use 90s, 15min, 12h, 7d, or 500MB, 10GiB ({', '.join(_SIZES)})"
     )
 
 
 def retention_text(policy: RetentionPolicy | None) -> str:
-    """The policy for people, in the largest units that it is whole in."""
+    """Describe the policy in the largest units that divide it evenly."""
     if policy is None:
         return "everything"
     least, most = _texts(policy)
@@ -118,7 +118,7 @@ def retention_text(policy: RetentionPolicy | None) -> str:
 
 
 def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:
-    """Its minimum and its maximum."""
+    """Return its minimum and its maximum."""
     units = _AGES_MS if policy.kind == _BY_AGE else _SIZES
 
     def text(amount: int) -> str:
@@ -129,12 +129,12 @@ def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:
 
 
 def scaling_text(policy: ScalingPolicy) -> str:
-    """The policy in words: `1,000 events/s a segment, at least 4 segments, …`."""
+    """Describe the policy: `1,000 events/s per segment, at least 4 segments, …`."""
     from nadi.client.control.policy import BY_EVENTS, FIXED
 
-    several = f"{policy.min_segments:,} segment{'s' if policy.min_segments > 1 else ''}"
+    count = f"{policy.min_segments:,} segment{'s' if policy.min_segments > 1 else ''}"
     if policy.kind == FIXED:
-        return f"{several}, fixed"
+        return f"{count}, fixed"
     unit = "events/s" if policy.kind == BY_EVENTS else "KiB/s"
     pieces = max(2, policy.scale_factor)
-    return f"{policy.target_rate:,} {unit} a segment, at least {several}, split into up to {pieces:,} at once"
+    return f"{policy.target_rate:,} {unit} per segment, at least {count}, up to {pieces:,} pieces per split"

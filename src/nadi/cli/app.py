@@ -1,6 +1,8 @@
-"""The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
-`nadi migrate` moves the data of one to the other, `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look
-after a stopped folder, `nadi spark` lists Spark's options. All others are clients of a running server."""
+"""The `nadi` command.
+
+`up`, `check`, `repair`, `migrate`, `passwd` and `tier2` work on data folders, cluster stores and users files; all other
+commands are clients of a running server.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,26 @@ from typer.core import TyperCommand, TyperGroup
 import nadi
 from nadi.cli.printing import INTERRUPTED, failure, say
 
-# Also what is empty by default.
+# Parameters that accept an empty text.
 _MAY_BE_EMPTY = {"key", "secondary", "value", "prefix", "primary", "first", "last", "note", "grep"}
 
 
 class _CliCommand(TyperCommand):
-    """A command that refuses empty text, which is what an unset variable of the shell becomes: a path would be the
-    current folder, a name or a place none at all."""
+    """A command that rejects empty text, which an unset shell variable expands to."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        values_by_name, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         for param in self.params:
-            values = given.get(param.name or "")
-            texts = values if isinstance(values, list | tuple) else [values]
+            value = values_by_name.get(param.name or "")
+            texts = value if isinstance(value, list | tuple) else [value]
             if "" in texts and param.default != "" and param.name not in _MAY_BE_EMPTY:
-                what = "it is empty: is a variable of the shell unset?"
-                raise typer.BadParameter(what, ctx=ctx, param=param)
+                problem = "the value is empty: check for an unset shell variable"
+                raise typer.BadParameter(problem, ctx=ctx, param=param)
         return super().parse_args(ctx, args)
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name, each imported and built when it is looked up: one command needs no other's modules."""
+    """Commands by name. Looking one up imports and builds it, so no command loads another command's modules."""
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(home := self.data[name], str):
@@ -46,69 +47,69 @@ class _Commands(UserDict[str, Any]):
 
 
 def _built(name: str, home: str) -> Any:
-    """A command, or a group of them, from its function or Typer."""
+    """Build a command or a group from its function or Typer."""
     module, _, attribute = home.rpartition(".")
-    made = getattr(import_module(f"nadi.cli.{module}"), attribute)
-    one = typer.Typer(add_completion=False, callback=lambda: None)  # with a callback it is a group in any case
-    if isinstance(made, typer.Typer):
-        one.add_typer(made, name=name, help=_COMMANDS[name][1])
+    target = getattr(import_module(f"nadi.cli.{module}"), attribute)
+    parent = typer.Typer(add_completion=False, callback=lambda: None)  # a callback makes it a group
+    if isinstance(target, typer.Typer):
+        parent.add_typer(target, name=name, help=_COMMANDS[name][1])
     else:
-        one.command(name)(made)
-    _prepare(one)
-    return typer.main.get_command(one).commands[name]  # type: ignore[attr-defined]
+        parent.command(name)(target)
+    _prepare(parent)
+    return typer.main.get_command(parent).commands[name]  # type: ignore[attr-defined]
 
 
 def _prepare(commands: typer.Typer) -> None:
     from nadi.cli.session import prepared
 
     for command in commands.registered_commands:
-        assert command.callback is not None, "each has a function"
+        assert command.callback is not None, "every command has a function"
         command.cls, command.callback = _CliCommand, prepared(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _prepare(group.typer_instance)
 
 
-# in the order of the help, which says what they do without importing them
+# In the order of the help, which describes them without importing them.
 _COMMANDS = {
-    "up": ("admin.up.up", "Serve a data folder, or a part of a cluster's store."),
-    "check": ("admin.repair.check", "Check every byte of a stopped data folder."),
+    "up": ("admin.up.up", "Start a server."),
+    "check": ("admin.repair.check", "Check a stopped data folder for damage."),
     "repair": ("admin.repair.repair", "Repair a damaged data folder."),
-    "migrate": ("admin.migrate.migrate", "Move everything of a data folder, or of a cluster's store."),
-    "passwd": ("admin.passwd.passwd", "Add or change a user in a users file."),
-    "scrub": ("scrub.scrub", "Have the server read and check all stored data."),
-    "doctor": ("doctor.doctor", "Check this machine, the disk and the server."),
+    "migrate": ("admin.migrate.migrate", "Move all data to a new data folder or cluster store."),
+    "passwd": ("admin.passwd.passwd", "Add, change or remove a user in a users file."),
+    "scrub": ("scrub.scrub", "Make the server verify all stored data."),
+    "doctor": ("doctor.doctor", "Diagnose this machine, the disk and the server."),
     "write": ("events.write.write", "Write events from standard input or files."),
-    "read": ("events.read.read", "Print the events of a stream, a slice or splits."),
-    "tail": ("events.read.tail", "Print the last events of a stream, and new ones."),
-    "splits": ("events.read.splits", "Divide a range of a stream among readers."),
-    "sql": ("sql.command.sql", "Query streams by SQL."),
-    "export": ("files.export", "Write a range of a stream into a file."),
-    "import": ("files.import_file", "Write the events of a file into a stream."),
-    "scope": ("streams.scope_app", "Scopes: the namespaces of streams."),
-    "stream": ("streams.stream_app", "Streams, their segments, scaling and retention."),
-    "bookmark": ("bookmarks.bookmark_app", "Bookmarks: names for cuts of streams."),
-    "slice": ("bookmarks.slice_app", "Slices: names for the events between two cuts."),
-    "group": ("groups.group_app", "Reader groups, their lag and checkpoints."),
-    "table": ("tables.table_app", "Key-value tables, their keys and entries."),
-    "stream-table": ("stream_tables.stream_table_app", "Stream tables: streams read as tables."),
-    "transaction": ("transactions.transaction_app", "Transactions, by their ids."),
-    "function": ("functions.function_app", "Functions that streams trigger."),
-    "processor": ("functions.processor_app", "Programs that process streams with `nadi.process`."),
-    "lake": ("lake.lake_app", "Iceberg tables that are kept level with streams."),
-    "search": ("search.search_app", "Full-text search, and standing queries."),
-    "spark": ("spark.commands.spark_app", "Streams in Spark."),
-    "cluster": ("cluster.commands.cluster_app", "The servers of a cluster, and its store."),
-    "tier2": ("admin.repair.tier2_app", "Where a stopped data folder keeps its chunks."),
+    "read": ("events.read.read", "Print the events of a stream, slice or split."),
+    "tail": ("events.read.tail", "Print the last events of a stream and follow it."),
+    "splits": ("events.read.splits", "Divide a range of a stream into splits."),
+    "sql": ("sql.command.sql", "Query streams with SQL."),
+    "export": ("files.export", "Export a range of a stream to a file."),
+    "import": ("files.import_file", "Import the events of a file into a stream."),
+    "scope": ("streams.scope_app", "Manage scopes, the namespaces of streams."),
+    "stream": ("streams.stream_app", "Manage streams, their segments, scaling and retention."),
+    "bookmark": ("bookmarks.bookmark_app", "Manage bookmarks, which name stream cuts."),
+    "slice": ("bookmarks.slice_app", "Manage slices, which name the events between two cuts."),
+    "group": ("groups.group_app", "Manage reader groups, their lag and checkpoints."),
+    "table": ("tables.table_app", "Manage key-value tables and their entries."),
+    "stream-table": ("stream_tables.stream_table_app", "Manage stream tables, which read streams as tables."),
+    "transaction": ("transactions.transaction_app", "Manage transactions."),
+    "function": ("functions.function_app", "Run and manage functions triggered by streams."),
+    "processor": ("functions.processor_app", "Manage processors, programs that use `nadi.process`."),
+    "lake": ("lake.lake_app", "Run and manage Iceberg tables that follow streams."),
+    "search": ("search.search_app", "Run and manage full-text search and standing queries."),
+    "spark": ("spark.commands.spark_app", "List Spark options, manage mirrored checkpoints."),
+    "cluster": ("cluster.commands.cluster_app", "Manage a cluster's servers and store."),
+    "tier2": ("admin.repair.tier2_app", "Manage where a stopped data folder keeps its chunks."),
 }
 
 
 class _CliGroup(TyperGroup):
-    """All commands. Its help is plain: it is asked for often, and the library that draws the others' takes a while."""
+    """The top-level group. Its help is plain text, because the library that draws the other helps loads slowly."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **attributes: Any) -> None:
         commands = _Commands({name: home for name, (home, _) in _COMMANDS.items()})
-        super().__init__(**(given | {"commands": commands}))
+        super().__init__(**(attributes | {"commands": commands}))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super(TyperGroup, self).format_help(ctx, formatter)
@@ -119,12 +120,12 @@ class _CliGroup(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_CliGroup, help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True
+    cls=_CliGroup, help="Streaming storage: store streams, bookmark them, replay any slice.", no_args_is_help=True
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         say(f"nadi {nadi.__version__}")
         raise typer.Exit
 
@@ -132,7 +133,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print nadi's version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -140,39 +141,39 @@ def options(
 
 def main() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # it is closed: else the first connection would be taken for it
-            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+        if getattr(sys, name) is None:  # closed: the first connection would get its descriptor
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
     sys.unraisablehook = _end_again
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say, errors say
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors report what matters
     try:
-        import nadi.limits  # noqa: F401 - here, for it raises where NADI_LIMITS is wrong
+        import nadi.limits  # noqa: F401 - imported here because it raises if NADI_LIMITS is invalid
     except ValueError as error:
         failure(error)
-        sys.exit(2)  # as for an option that is wrong
+        sys.exit(2)  # as for an invalid option
     try:
         app()
-    except KeyboardInterrupt:  # outside a command's own handler, or once more
+    except KeyboardInterrupt:  # outside a command's handler, or pressed twice
         sys.exit(INTERRUPTED)
-    except OSError as error:  # standard output that takes no more, say
+    except OSError as error:  # such as a full disk under standard output
         failure(error)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what it still holds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards the buffered rest
         sys.exit(1)
 
 
 def _end(number: int, _: object) -> None:
-    """Exit as on Ctrl-C: clean up, and report what is stored."""
+    """Exit as on Ctrl-C: clean up and report what is stored."""
     raise SystemExit(128 + number)
 
 
-def _end_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Repeat soon an end that came while an object was deleted, where Python ignores it."""
-    end = ignored.exc_value
+def _end_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an exit again that arrived while an object was being deleted, where Python ignores exceptions."""
+    end = unraisable.exc_value
     if not isinstance(end, SystemExit | KeyboardInterrupt):
-        sys.__unraisablehook__(ignored)
+        sys.__unraisablehook__(unraisable)
         return
 
     def repeat(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`nadi bookmark` and `nadi slice`: names for cuts, and for the events between two of them."""
+"""`nadi bookmark` and `nadi slice`: named cuts and named ranges of streams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nadi.client import Bookmark, NamedSlice, StreamManager
     from nadi.client.blocking.classes import Bookmarks, NamedSlices
 
-NewName = Annotated[str, typer.Argument(help="The new name.")]
-Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"A tag to remove; {SEVERAL}.")]
+NewName = Annotated[str, typer.Argument(help="New name.")]
+Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"Tag to remove; {SEVERAL}.")]
 
 
 def _row(named: Bookmark | NamedSlice) -> Row:
@@ -32,7 +32,7 @@ def _app(
     catalog: Callable[[StreamManager, str], Bookmarks | NamedSlices],
     show_one: Callable[..., Row] | None = None,
 ) -> typer.Typer:
-    """The commands that bookmarks and slices have alike."""
+    """Build the commands common to bookmarks and slices."""
 
     def rows(manager: StreamManager, scope: str, **filters: Any) -> Any:
         records, unreadable = catalog(manager, scope).list_with_unreadable(**filters)
@@ -49,10 +49,10 @@ def _app(
         stays="; the events stay",
     ).app()
 
-    @app.command("tag", help=f"Add tags to a {noun}, or remove some.")
+    @app.command("tag", help=f"Add or remove tags of a {noun}.")
     def tag(manager: StreamManager, scope: Scope, name: Name, add: Tags = None, remove: Untags = None) -> None:
         tags = catalog(manager, scope).tag(name, add or (), remove or ()).tags
-        say(f"{noun} {name} has the tags: {', '.join(tags)}" if tags else f"{noun} {name} has no tags")
+        say(f"{noun} {name} has tags {', '.join(tags)}" if tags else f"{noun} {name} is untagged")
 
     @app.command("rename", help=f"Rename a {noun}.")
     def rename(manager: StreamManager, scope: Scope, name: Name, new_name: NewName) -> None:
@@ -71,12 +71,12 @@ def create_bookmark(
     scope: Scope,
     stream: Stream,
     name: Name,
-    at: Annotated[str, typer.Option(help=f"Where: {POSITION}.")] = "tail",
+    at: Annotated[str, typer.Option(help=f"Position: {POSITION}.")] = "tail",
     by: By = TimeBasis.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
-    """Bookmark a cut of a stream, by default its current end."""
+    """Bookmark a position of a stream, by default its tail."""
     cut = cut_at(manager.cuts(scope, stream), at, by)
     manager.bookmarks(scope).create(name, cut, note=note, tags=tag or ())
     say(f"created bookmark {name} of {scope}/{stream}")
@@ -84,7 +84,7 @@ def create_bookmark(
 
 @bookmark_app.command("show")
 def show_bookmark(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
-    """Print the text of a bookmark's cut, which any Pravega client can read; as JSON or CSV, all of the bookmark."""
+    """Print a bookmark's cut as text, which any Pravega client can read; with -o json or csv, the whole bookmark."""
     row = _row(manager.bookmarks(scope).get(name))
     if form is Form.TABLE:
         say(row["cut"])
@@ -93,7 +93,7 @@ def show_bookmark(manager: StreamManager, scope: Scope, name: Name, form: Form =
 
 
 def _slice(manager: StreamManager, scope: str, name: str) -> Row:
-    """With its size, for which the slice is read."""
+    """Return a slice's row with its size, which requires reading the slice."""
     named = manager.slices(scope).get(name)
     cuts = manager.cuts(scope, named.stream)
     size = {"bytes": cuts.bytes_between(named.start, named.end), "events": cuts.events_between(named.start, named.end)}
@@ -109,25 +109,25 @@ def create_slice(
     scope: Scope,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[STREAM] NAME", help="The stream, unless a bookmark says which, and the slice's name."),
+        typer.Argument(metavar="[STREAM] NAME", help="Stream, unless implied by a bookmark, and name of the slice."),
     ],
-    start: Annotated[str, typer.Option("--from", help=f"Where it starts: {POSITION}.")] = "head",
-    end: Annotated[str, typer.Option("--to", help=f"Where it ends: {POSITION}.")] = "tail",
+    start: Annotated[str, typer.Option("--from", help=f"Start: {POSITION}.")] = "head",
+    end: Annotated[str, typer.Option("--to", help=f"End: {POSITION}.")] = "tail",
     by: By = TimeBasis.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
-    """Name the slice between two cuts of a stream."""
+    """Create a named slice between two positions of a stream."""
     if len(words) > 2:
-        raise InvalidArgumentError(f"'{' '.join(words)}' is more than a stream and a name: quote each")
+        raise InvalidArgumentError(f"'{' '.join(words)}' has more than a stream and a name: quote names with spaces")
     stream, name = words[0], words[-1]
     if len(words) == 1:
-        marks = manager.bookmarks(scope).list()
-        streams = sorted({bookmark.stream for bookmark in marks if bookmark.name in (start, end)})
+        bookmarks = manager.bookmarks(scope).list()
+        streams = sorted({bookmark.stream for bookmark in bookmarks if bookmark.name in (start, end)})
         if len(streams) != 1:
             why = f"they have bookmarks of {' and '.join(streams)}" if streams else "neither is a bookmark"
             raise InvalidArgumentError(
-                f"--from and --to don't say which stream is meant ({why}): name it before the slice"
+                f"--from and --to don't imply a stream ({why}): name the stream before the slice"
             )
         (stream,) = streams
     cuts = manager.cuts(scope, stream)

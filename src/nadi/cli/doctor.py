@@ -1,4 +1,4 @@
-"""`nadi doctor`: what is wrong with this machine, a data folder's disk, or a server, and what to do about it."""
+"""`nadi doctor`: diagnose this machine, a data folder's disk and a server, and suggest remedies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import typer
 
 from nadi import __version__
 from nadi.cli.options import TrustStore
-from nadi.cli.printing import Form, errors_told, show
+from nadi.cli.printing import Form, reporting_errors, show
 from nadi.defaults import DEFAULT_HOST, DEFAULT_REST_PORT, DEFAULT_STORE_PORT, DEFAULT_URI
 from nadi.errors import AccessDeniedError, NadiError
 
@@ -41,7 +41,7 @@ _CREDENTIALS = "set name and password, or a token, in the environment (docs/secu
 
 
 class Finding(NamedTuple):
-    """state: a "note" works, though not as well as it could. advice: what to do, if anything."""
+    """Result of one check. state: a "note" works, but could work better. advice: the remedy, if any."""
 
     check: str
     state: Literal["ok", "note", "wrong"]
@@ -51,13 +51,14 @@ class Finding(NamedTuple):
 
 def doctor(
     data: Annotated[
-        Path, typer.Option(help="The data folder, or where it is to be. [default: nadi-data]", show_default=False)
+        Path,
+        typer.Option(help="Data folder, which doesn't have to exist yet. (default: nadi-data)", show_default=False),
     ] = Path("nadi-data"),
     controller: Annotated[
         str | None,
         typer.Option(
             envvar="NADI_CONTROLLER",
-            help=f"The server that should be there. [default: see whether one is at {DEFAULT_URI}]",
+            help=f"Address of a server that must be running. (default: {DEFAULT_URI}, if one is running)",
             show_default=False,
         ),
     ] = None,
@@ -65,22 +66,21 @@ def doctor(
         str | None,
         typer.Option(
             envvar="NADI_REST",
-            help="The server's REST address. [default: what the controller says, else port 9091 of its host]",
+            help="REST address of the server. (default: as reported by the controller, or port 9091 of its host)",
             show_default=False,
         ),
     ] = None,
     trust_store: TrustStore = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """Check this machine, the data folder's disk and the server, and say what to do; exits with code 1 if something is
-    wrong.
+    """Check this machine, the data folder's disk and the server, and suggest remedies.
 
-    It writes to the disk for two seconds, to a file of its own.
+    Exits with code 1 if something is wrong. The disk check writes a temporary file for two seconds.
     """
-    with errors_told(OSError):
+    with reporting_errors(OSError):
         findings = [_open_files(), *check_disk(data), *check_server(controller, rest, trust_store)]
-    show([one._asdict() for one in findings], list(Finding._fields), form=form, empty="")
-    if any(one.state == "wrong" for one in findings):
+    show([finding._asdict() for finding in findings], list(Finding._fields), form=form, empty="")
+    if any(finding.state == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -90,55 +90,58 @@ def _open_files() -> Finding:
     if hard != resource.RLIM_INFINITY and hard < _ENOUGH_FILES:
         state: Literal["wrong", "note"] = "wrong" if hard < _FEW_FILES else "note"
         return Finding("open files", state, result, "raise the limit (ulimit -n, or LimitNOFILE of systemd) to 65536")
-    return Finding("open files", "ok", f"{result}; a server takes all it may")
+    return Finding("open files", "ok", f"{result}; a server raises its limit to the maximum")
 
 
 # --- the disk -------------------------------------------------------------------------------------
 
 
 def check_disk(data: Path) -> list[Finding]:
-    """data: needn't exist yet; the nearest folder above it that does is checked instead."""
+    """Check a data folder's disk. If the folder doesn't exist yet, check its nearest existing parent."""
     if data.exists() and not data.is_dir():
-        return [Finding("data folder", "wrong", f"{data} is not a folder", "give another one with --data")]
+        return [Finding("data folder", "wrong", f"{data} is not a folder", "choose another one with --data")]
     folder = data.resolve()
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     where = "exists" if folder == data.resolve() else f"will be created in {folder}"
-    findings = [Finding("data folder", "ok", f"{data} {where}"), _room(folder), _file_system(folder)]
+    findings = [Finding("data folder", "ok", f"{data} {where}"), _free_space(folder), _file_system(folder)]
     try:
         return [*findings, _speed(folder)]
     except OSError as error:
-        advice = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable for this user"
-        result = f"{folder} can't be written: {error.strerror or error}"
-        return [Finding("data folder", "wrong", result, f"{advice}, or give another folder with --data"), *findings[1:]]
+        advice = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable for this user"
+        result = f"can't write to {folder}: {error.strerror or error}"
+        return [
+            Finding("data folder", "wrong", result, f"{advice}, or choose another folder with --data"),
+            *findings[1:],
+        ]
 
 
-def _room(folder: Path) -> Finding:
+def _free_space(folder: Path) -> Finding:
     total, _, free = shutil.disk_usage(folder)
     result = f"{free / _GIB:,.1f} of {total / _GIB:,.1f} GiB are free"
     if free < _LEAST_BYTES:
-        advice = "make room: a server needs half a GiB to start with, and writers stop without"
-        return Finding("free room", "wrong", result, advice)
+        advice = "free some space: a server needs half a GiB to start, and writes fail on a full disk"
+        return Finding("free space", "wrong", result, advice)
     if free < total * _LOW_SHARE:
-        return Finding("free room", "note", result, "make room before it is full: see retention, docs/retention.md")
-    return Finding("free room", "ok", result)
+        return Finding("free space", "note", result, "free some space, or limit retention (docs/retention.md)")
+    return Finding("free space", "ok", result)
 
 
 def _file_system(folder: Path) -> Finding:
     kind, longest = "", -1
-    with suppress(OSError):  # there is no such table outside Linux
+    with suppress(OSError):  # this file exists only on Linux
         for line in _MOUNTS.read_text().splitlines():
             mount, _, system = line.partition(" - ")
             at = Path(mount.split()[4].replace("\\040", " "))
             if folder.is_relative_to(at) and len(at.parts) >= longest:
                 kind, longest = system.split()[0], len(at.parts)
     if kind in _IN_MEMORY:
-        return Finding("file system", "wrong", f"{kind}, which is memory", "it is lost at a restart: use a disk")
+        return Finding("file system", "wrong", f"{kind} (memory)", "data is lost on reboot: use a disk")
     if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
-        advice = "its server must keep what was synced; a disk of this machine is faster"
+        advice = "the file server must honour fsync; a local disk is faster"
         return Finding("file system", "note", kind, advice)
     if kind == "overlay":
-        advice = "a container's own layer goes with the container: give it a volume"
+        advice = "data is lost with the container: mount a volume"
         return Finding("file system", "note", kind, advice)
     return Finding("file system", "ok", kind or "unknown")
 
@@ -147,30 +150,30 @@ def _speed(folder: Path) -> Finding:
     p50_ms, p99_ms, count = sync_times(folder)
     result = f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms, of {count:,} writes of {_WRITE_BYTES >> 10} KiB"
     if p50_ms > _SLOW_MS:
-        advice = "each acknowledgement waits for one: a solid-state disk takes below 1 ms"
+        advice = "each acknowledgement waits for a sync: use a solid-state disk, which takes less than 1 ms"
         return Finding("fdatasync", "note", result, advice)
     if p99_ms > _STALL_MS:
-        advice = "some acknowledgements will take that long: look for what else uses the disk"
+        advice = "some acknowledgements will take that long: check for other programs that use the disk"
         return Finding("fdatasync", "note", result, advice)
     return Finding("fdatasync", "ok", result)
 
 
 def sync_times(folder: Path) -> tuple[float, float, int]:
-    """p50 and p99 in ms, and the number, of small writes to a temporary file, each followed by fdatasync as a log's."""
-    sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the other
-    took_s: list[float] = []
+    """Measure small writes, each with an fdatasync, as a log does them; return p50 and p99 in ms, and their number."""
+    sync = getattr(os, "fdatasync", os.fsync)  # macOS lacks fdatasync
+    times_s: list[float] = []
     with tempfile.TemporaryFile(dir=folder) as file:
         fd, block = file.fileno(), os.urandom(_WRITE_BYTES)
         file.write(bytes(_FILE_BYTES))
         file.flush()
         os.fsync(fd)
         end = time.perf_counter() + _SYNCED_S
-        while (start := time.perf_counter()) < end and len(took_s) < _MOST_SYNCS:
-            os.pwrite(fd, block, len(took_s) * _WRITE_BYTES % _FILE_BYTES)
+        while (start := time.perf_counter()) < end and len(times_s) < _MOST_SYNCS:
+            os.pwrite(fd, block, len(times_s) * _WRITE_BYTES % _FILE_BYTES)
             sync(fd)
-            took_s.append(time.perf_counter() - start)
-    took_s.sort()
-    return took_s[len(took_s) // 2] * 1000, took_s[int(len(took_s) * 0.99)] * 1000, len(took_s)
+            times_s.append(time.perf_counter() - start)
+    times_s.sort()
+    return times_s[len(times_s) // 2] * 1000, times_s[int(len(times_s) * 0.99)] * 1000, len(times_s)
 
 
 # --- the server -----------------------------------------------------------------------------------
@@ -182,38 +185,40 @@ def check_server(
     trust_store: str | None,
     store: str = f"{DEFAULT_HOST}:{DEFAULT_STORE_PORT}",
 ) -> list[Finding]:
-    """controller: the server must be there; None: at the default address it may be, and its ports are free if it isn't.
+    """Check a server. controller: it must be running; None: check the default address, or that its ports are free.
 
     store: host:port at which a server of this machine would listen.
     """
     from nadi.cli.cluster.rest_client import RestClient
 
     uri = controller or DEFAULT_URI
-    address, rest = urlsplit(uri).netloc, rest or _rest_beside(uri, trust_store)
+    controller_address, rest = urlsplit(uri).netloc, rest or _rest_address(uri, trust_store)
     rest_address = urlsplit(rest).netloc
-    if not _answers(address):
+    if not _answers(controller_address):
         if controller is not None:
-            advice = "start it (nadi up), or see whether a firewall lets nobody through"
-            first = Finding("controller", "wrong", f"nobody listens at {address}", advice)
+            advice = "start it (nadi up), or check for a firewall"
+            first = Finding("controller", "wrong", f"no server is listening at {controller_address}", advice)
         else:
-            result = f"the port is free, no server is at {address}: nadi up starts one"
+            result = f"{controller_address} is free for a server: nadi up starts one"
             first = Finding("controller", "ok", result)
         return [first, _port("REST", rest_address), _port("store", store)]
-    first = _controller(uri, address, trust_store)
+    first = _controller(uri, controller_address, trust_store)
     if not _answers(rest_address):
-        advice = "without it neither health nor metrics can be seen: start the server with --rest-port, or give --rest"
-        return [first, Finding("REST", "note", f"nobody listens at {rest_address}", advice)]
+        advice = (
+            "health and metrics are unavailable: start the server with --rest-port, or give its address with --rest"
+        )
+        return [first, Finding("REST", "note", f"no server is listening at {rest_address}", advice)]
     try:
         return [first, *check_rest(RestClient(rest, trust_store))]
     except AccessDeniedError as error:
-        return [first, Finding("health", "note", f"not to be seen by everybody: {error}", _CREDENTIALS)]
+        return [first, Finding("health", "note", f"requires permission: {error}", _CREDENTIALS)]
     except NadiError as error:
-        advice = "see whether that is nadi's REST port, or give it with --rest"
+        advice = "check that this is nadi's REST port, or give the address with --rest"
         return [first, Finding("REST", "wrong", str(error), advice)]
 
 
-def _rest_beside(controller: str, trust_store: str | None) -> str:
-    """The REST address of a controller's server: at the port that the controller says, or the default one."""
+def _rest_address(controller: str, trust_store: str | None) -> str:
+    """Return the REST address of a controller's server: the port that the controller reports, or the default."""
     from nadi.client import StreamManager
     from nadi.client.blocking.face import inside
     from nadi.client.control.security import split_uri
@@ -241,9 +246,9 @@ def _answers(address: str) -> bool:
 
 def _port(name: str, address: str) -> Finding:
     if _answers(address):
-        advice = f"stop it, or give nadi up another --{name.lower()}-port"
-        return Finding(name, "wrong", f"another program listens at {address}", advice)
-    return Finding(name, "ok", f"the port is free: {address}")
+        advice = f"stop it, or choose another port with `nadi up --{name.lower()}-port`"
+        return Finding(name, "wrong", f"another program is listening at {address}", advice)
+    return Finding(name, "ok", f"{address} is free")
 
 
 def _controller(uri: str, address: str, trust_store: str | None) -> Finding:
@@ -254,17 +259,17 @@ def _controller(uri: str, address: str, trust_store: str | None) -> Finding:
         with StreamManager(uri, trust_store=trust_store, timeout=_ANSWER_S) as manager:
             scopes = manager.list_scopes()
     except AccessDeniedError as error:
-        return Finding("controller", "wrong", f"{address} lets nobody in so: {error}", _CREDENTIALS)
+        return Finding("controller", "wrong", f"{address} denies access: {error}", _CREDENTIALS)
     except NadiError as error:
-        advice = "see whether that is nadi's controller, and whether it is tcp:// or tls://"
-        return Finding("controller", "wrong", f"{address} gives no answer: {error}", advice)
-    took_ms = (time.perf_counter() - start) * 1000
+        advice = "check that this is nadi's controller, and whether it uses tcp:// or tls://"
+        return Finding("controller", "wrong", f"{address} doesn't answer: {error}", advice)
+    duration_ms = (time.perf_counter() - start) * 1000
     count = sum(not scope.startswith("_") for scope in scopes)
-    return Finding("controller", "ok", f"{address} answers in {took_ms:.0f} ms, and has {count:,} scopes")
+    return Finding("controller", "ok", f"{address} answers in {duration_ms:.0f} ms; {count:,} scopes")
 
 
 def check_rest(client: RestClient) -> list[Finding]:
-    """The clock, version and health of a server, from its REST interface; NadiError if it doesn't answer."""
+    """Check a server's clock, version and health over REST; NadiError if it doesn't answer."""
     from nadi.observe.health import Component
 
     start = time.time()
@@ -276,44 +281,52 @@ def check_rest(client: RestClient) -> list[Finding]:
 
 
 def _clock(date: str, here_s: float) -> Finding:
-    """date: of HTTP, in whole seconds, cut off."""
+    """Compare the clocks. date: HTTP's `Date`, truncated to seconds."""
     from email.utils import parsedate_to_datetime
 
     try:
         ahead_s = parsedate_to_datetime(date).timestamp() + 0.5 - here_s
     except ValueError:
-        result, advice = "the server doesn't say what time it is", "something between may leave that out"
+        result, advice = "the server doesn't send a Date header", "check for a proxy that removes it"
         return Finding("clock", "note", result, advice)
     if abs(ahead_s) <= _CLOCK_NOTE_S:
-        return Finding("clock", "ok", "the server's is the same as this machine's, to a second")
-    result = f"the server's is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
-    advice = "let both follow a time server: times of cuts, leases and tokens go by the server's clock"
+        return Finding("clock", "ok", "the server's clock matches this machine's within seconds")
+    result = f"the server's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
+    advice = "synchronize both with a time server: times of cuts, leases and tokens use the server's clock"
     return Finding("clock", "wrong" if abs(ahead_s) > _CLOCK_WRONG_S else "note", result, advice)
 
 
 def _version(metrics: str) -> Finding:
-    there = re.search(r'^nadi_build_info\{[^}]*\bversion="([^"]*)"', metrics, re.MULTILINE)
-    if there is None:
-        return Finding("version", "note", "the server doesn't say", "on a cluster, ask each server: --rest")
-    if there[1] == __version__:
-        return Finding("version", "ok", f"{there[1]}, here and there")
-    advice = "use the same version on both sides, or the newer one on the server's"
-    return Finding("version", "note", f"{there[1]} on the server, {__version__} here", advice)
+    match = re.search(r'^nadi_build_info\{[^}]*\bversion="([^"]*)"', metrics, re.MULTILINE)
+    if match is None:
+        return Finding(
+            "version", "note", "unknown: the server doesn't report it", "in a cluster, check each server with --rest"
+        )
+    if match[1] == __version__:
+        return Finding("version", "ok", f"{match[1]} on both sides")
+    advice = "use the same version on both sides, or the newer one on the server"
+    return Finding("version", "note", f"{match[1]} on the server, {__version__} here", advice)
 
 
 def _health(health: Component) -> Finding:
-    ill = [one for one in _leaves(health) if one.status.value != "UP" or not one.readiness]
-    if not ill:
-        return Finding("health", "ok", "all parts of the server are up and ready")
-    said = "; ".join(f"{one.name} is {one.status.value}{_why(one)}" for one in ill[:5])
-    more = f"; and {len(ill) - 5} more" if len(ill) > 5 else ""
-    return Finding("health", "wrong", said + more, "see the server's log, and docs/operations.md")
+    unhealthy = [part for part in _leaves(health) if part.status.value != "UP" or not part.readiness]
+    if not unhealthy:
+        return Finding("health", "ok", "all components are up and ready")
+    summary = "; ".join(f"{part.name} is {part.status.value}{_why(part)}" for part in unhealthy[:5])
+    more = f"; and {len(unhealthy) - 5} more" if len(unhealthy) > 5 else ""
+    return Finding("health", "wrong", summary + more, "see the server's log and docs/operations.md")
 
 
-def _leaves(one: Component) -> list[Component]:
-    return [leaf for child in one.children.values() for leaf in _leaves(child)] if one.children else [one]
+def _leaves(component: Component) -> list[Component]:
+    return (
+        [leaf for child in component.children.values() for leaf in _leaves(child)]
+        if component.children
+        else [component]
+    )
 
 
-def _why(one: Component) -> str:
-    details = ", ".join(f"{name}: {value}" for name, value in one.details.items() if value not in (None, "", 0, False))
+def _why(component: Component) -> str:
+    details = ", ".join(
+        f"{name}: {value}" for name, value in component.details.items() if value not in (None, "", 0, False)
+    )
     return f" ({details[:200]})" if details else ""

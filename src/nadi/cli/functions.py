@@ -1,5 +1,4 @@
-"""`nadi function`: functions that streams trigger, which it runs, and shows; `nadi processor`: programs with
-`nadi.process`, which it shows, stops and deletes."""
+"""`nadi function`: run and manage functions triggered by streams; `nadi processor`: manage `nadi.process` programs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from nadi.functions.progress import FunctionProgressRecord, FunctionRecord
     from nadi.process.processor import Positions
 
-Name = Annotated[str, typer.Argument(help="The function's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the function.")]
 AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
 
 
@@ -42,28 +41,28 @@ def _rows(manager: StreamManager, scope: str) -> Any:
 
 
 def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> tuple[Row, Row]:
-    """What it does, and its instances."""
+    """Return the row of a function, and a row of its instances."""
     thread, progress = _progress(manager, scope, record.name)
-    running, unread = thread.run(progress.running()), None
+    running, unread_bytes = thread.run(progress.running()), None
     group = manager.reader_group_manager(scope).get_reader_group(record.name)
     readers = [reader.split(".") for reader in group.online_readers()]
-    workers = {one.name: [worker for member, worker, *_ in readers if member == one.name] for one in running}
-    with suppress(NotFoundError, InvalidArgumentError):  # its stream was deleted, or made anew
-        unread = group.unread_bytes()
+    workers = {each.name: [worker for member, worker, *_ in readers if member == each.name] for each in running}
+    with suppress(NotFoundError, InvalidArgumentError):  # its stream was deleted or recreated
+        unread_bytes = group.unread_bytes()
     row = {
         "function": record.name,
         "stream": record.stream,
         "workers": sum(map(len, workers.values())),
-        "events/s": round(sum(one.events_per_s for one in running), 1),
+        "events/s": round(sum(each.events_per_s for each in running), 1),
         "events": record.counts.events,
-        "unread bytes": unread,
+        "unread bytes": unread_bytes,
         "retries": record.counts.retries,
         "dead letters": record.counts.dead_letters,
     }
     return row, {
-        f"instance {number}": f"{one.host}, process {one.pid}, {one.state}: "
-        f"{', '.join(workers[one.name]) or 'no workers'}"
-        for number, one in enumerate(running, 1)
+        f"instance {number}": f"{each.host}, process {each.pid}, {each.state}: "
+        f"{', '.join(workers[each.name]) or 'no workers'}"
+        for number, each in enumerate(running, 1)
     }
 
 
@@ -90,7 +89,7 @@ def _show(manager: StreamManager, scope: str, name: str) -> Row:
 def _status(manager: StreamManager, scope: str, name: str) -> Row:
     record = _record(manager, scope, name)
     row, instances = _row(manager, scope, record)
-    counts = {one: getattr(record.counts, one) for one in ("outputs", "failures", "gaps")}
+    counts = {field: getattr(record.counts, field) for field in ("outputs", "failures", "gaps")}
     return row | _definition(record) | counts | {"last error": record.last_error} | instances
 
 
@@ -101,7 +100,7 @@ def _stop(manager: StreamManager, scope: str, name: str) -> None:
 
 def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
     thread, progress = _progress(manager, scope, name)
-    with suppress(ProtocolError):  # an unreadable one can be deleted
+    with suppress(ProtocolError):  # unreadable records can be deleted
         thread.run(progress.record.get())
     if running := thread.run(progress.running()):
         hosts = ", ".join(sorted({instance.host for instance in running}))
@@ -119,44 +118,44 @@ function_app = Resource(
     names={"scope": Scope, "name": Name},
     columns=["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"],
     rows=_rows,
-    empty="Scope {scope} has no functions yet: run one with `nadi function run`.",
+    empty="No functions in scope {scope}: start one with `nadi function run`.",
     show=_show,
     status=_status,
     stop=_stop,
     delete=_delete,
     find=_check_stopped,
-    question=", its reader group and its counters? Run again, it starts over.",
+    question=", its reader group and its counters? If run again, it starts over.",
 ).app()
 
 
 _OPTIONS = {
-    "name": option(str, "Its name, and that of its reader group."),
-    "start": option(Literal["head", "tail"], "Where a new function begins: at the head.", "--from"),
-    "min_workers": option(int, "Workers kept while nothing is unread: 0.", "--min"),
-    "max_workers": option(int, "Most workers, one a segment: 16.", "--max"),
-    "idle_s": option(float, "Seconds until spare workers are stopped: 60.", "--idle"),
-    "batch_events": option(int, "Most events of a batch: 100.", "--batch"),
-    "batch_ms": option(int, "How long a batch waits to be full: 0 ms."),
-    "timeout_s": option(float, "Seconds that a call may take: 60.", "--timeout"),
-    "memory_mib": option(int, "Memory of a handler's process: unlimited."),
-    "retries": option(int, "After the first attempt at an event: 5."),
-    "retry_first_s": option(float, "First pause: 0.1 s.", "--retry-first"),
-    "retry_longest_s": option(float, "Longest pause: 30 s.", "--retry-longest"),
+    "name": option(str, "Name of the function and its reader group. (default: made from stream and handler)"),
+    "start": option(Literal["head", "tail"], "Start of a new function. (default: head)", "--from"),
+    "min_workers": option(int, "Workers kept while idle. (default: 0)", "--min"),
+    "max_workers": option(int, "Maximum number of workers, one per segment. (default: 16)", "--max"),
+    "idle_s": option(float, "Seconds until idle workers are stopped. (default: 60)", "--idle"),
+    "batch_events": option(int, "Maximum events per batch. (default: 100)", "--batch"),
+    "batch_ms": option(int, "Milliseconds to wait for a full batch. (default: 0)"),
+    "timeout_s": option(float, "Timeout of a call in seconds. (default: 60)", "--timeout"),
+    "memory_mib": option(int, "Memory limit of a handler's process. (default: unlimited)"),
+    "retries": option(int, "Retries after the first attempt. (default: 5)"),
+    "retry_first_s": option(float, "First pause between attempts in seconds. (default: 0.1)", "--retry-first"),
+    "retry_longest_s": option(float, "Longest pause between attempts in seconds. (default: 30)", "--retry-longest"),
     "dead_letters": DeadLetters,
-    "output": option(str, "Stream for what the handler returns."),
+    "output": option(str, "Stream for the handler's results."),
     "delivery": option(
         Literal["at-most-once", "at-least-once", "exactly-once"],
-        "How often an event takes effect when something dies: at-least-once.",
+        "Delivery guarantee on failures. (default: at-least-once)",
     ),
-    "key_field": option(str, "Field of JSON events that has the routing key."),
+    "key_field": option(str, "Field of JSON events that contains the routing key."),
     "skip_damage": option(bool, "Continue after damaged data.", "--skip-damage"),
 }
 _OF_TARGETS = {
-    "mode": option(Literal["binary", "structured", "batched"], "Form of the CloudEvents: binary."),
-    "header": option(list[str], f"`Name: value` for the target; Authorization also from {AUTHORIZATION}."),
-    "event_type": option(str, "The CloudEvents' type: nadi.event."),
-    "content_type": option(str, "Of their data: application/octet-stream."),
-    "target_trust_store": option(str, "PEM file of certificates, for the target."),
+    "mode": option(Literal["binary", "structured", "batched"], "Form of the CloudEvents. (default: binary)"),
+    "header": option(list[str], f"HTTP header `Name: value`. ${AUTHORIZATION} sets Authorization."),
+    "event_type": option(str, "Type of the CloudEvents. (default: nadi.event)"),
+    "content_type": option(str, "Content type of their data. (default: application/octet-stream)"),
+    "target_trust_store": option(str, "PEM file with certificates to trust for the target."),
 }
 
 
@@ -164,15 +163,15 @@ _OF_TARGETS = {
 @taking(_OPTIONS | _OF_TARGETS)
 def run_function(
     handler: Annotated[str | None, typer.Argument(help="`module:function` or `file.py:function`.")] = None,
-    scope: Annotated[str | None, typer.Option(help="The scope of the stream.")] = None,
-    stream: Annotated[str | None, typer.Option(help="The stream that triggers it.")] = None,
-    target: Annotated[str | None, typer.Option(help="Post CloudEvents to this URL, without a handler.")] = None,
-    exactly_once: Annotated[bool, typer.Option("--exactly-once", help="The same as --delivery exactly-once.")] = False,
+    scope: Annotated[str | None, typer.Option(help="Scope of the stream.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Stream that triggers the function.")] = None,
+    target: Annotated[str | None, typer.Option(help="URL to post CloudEvents to, instead of a handler.")] = None,
+    exactly_once: Annotated[bool, typer.Option("--exactly-once", help="Same as --delivery exactly-once.")] = False,
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
     **given: Any,
 ) -> None:
-    """Run a function until Ctrl-C: its workers follow the stream's segments."""
+    """Run a function until Ctrl-C. The number of workers follows the stream's segments."""
     from nadi.functions.definition import Function, function_of
     from nadi.functions.handlers.address import TargetAddress
     from nadi.functions.supervisor import run
@@ -183,21 +182,21 @@ def run_function(
     given = {name: value for name, value in given.items() if value not in (None, [])}
     options: Any = {name: value for name, value in given.items() if name in _OPTIONS}
     if target is None:
-        useless = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if name in given]
-        if useless:
-            raise InvalidArgumentError(f"{', '.join(useless)}: of no use without --target")
+        unused = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if name in given]
+        if unused:
+            raise InvalidArgumentError(f"{', '.join(unused)} can't be used without --target")
         if handler is None:
-            raise InvalidArgumentError("say what handles the events: `module:function`, or --target URL")
+            raise InvalidArgumentError("no handler given: name a `module:function`, or use --target URL")
         function = function_of(handler, scope, stream, options)
     elif handler is not None or scope is None or stream is None:
-        raise InvalidArgumentError("a target needs --scope and --stream, and no handler")
+        raise InvalidArgumentError("--target needs --scope and --stream, and excludes a handler")
     else:
         authorization = os.environ.get(AUTHORIZATION)
         headers = {"Authorization": authorization} if authorization else {}
-        for one in given.pop("header", ()):
-            key, colon, value = one.partition(":")
+        for header in given.pop("header", ()):
+            key, colon, value = header.partition(":")
             if not colon:
-                raise InvalidArgumentError(f"--header is `Name: value`, not {one!r}")
+                raise InvalidArgumentError(f"invalid --header {header!r}: use `Name: value`")
             headers[key.strip()] = value.strip()
         chosen = {name: value for name, value in given.items() if name in _OF_TARGETS}
         service = TargetAddress(target, headers=headers, trust_store=chosen.pop("target_trust_store", None), **chosen)
@@ -210,24 +209,26 @@ def settle(
     manager: StreamManager,
     scope: Scope,
     name: Name,
-    redo: Annotated[bool, typer.Option("--redo", help="Handle their events again.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Process their events again instead.")] = False,
 ) -> None:
-    """Commit recorded outputs, and forget those of which the server no longer knows whether they were committed. The
-    function, stopped, says when that is needed."""
+    """Commit a stopped function's recorded outputs, and discard those whose commit can't be determined.
+
+    `nadi function run` reports when this is needed.
+    """
     import logging
 
     from nadi.functions.writing import TransactionWriters, settle_all
 
     _check_stopped(manager, scope, name)
 
-    async def settled(core: Any) -> int:
+    async def commit_or_discard(core: Any) -> int:
         group = await core.reader_group_manager(scope).get_reader_group(name)
-        for reader in await group.online_readers():  # all dead
+        for reader in await group.online_readers():  # none of them is alive
             await group.reader_offline(reader)
         log = logging.getLogger("nadi.functions")
         return await settle_all(group, TransactionWriters(core), log, on_unknown_commit="redo" if redo else "forget")
 
-    say(f"forgot {awaited(manager, settled)} outputs of function {name}")
+    say(f"discarded {awaited(manager, commit_or_discard)} outputs of function {name}")
 
 
 # --- processors ------------------------------------------------------------------------------------------
@@ -237,46 +238,46 @@ def _processors(manager: StreamManager, scope: str) -> Any:
     from nadi.process.processor import processors_of
 
     positions, unreadable = awaited(manager, lambda core: processors_of(core, scope).all())
-    return [_positions(name, one) for name, one in positions.items()], unreadable
+    return [_positions(name, record) for name, record in positions.items()], unreadable
 
 
-def _positions(name: str, one: Positions) -> Row:
+def _positions(name: str, positions: Positions) -> Row:
     """name: STREAM/NAME."""
     return {
         "processor": name,
-        "events": one.events,
-        "dead letters": one.dead_letters,
-        "gaps": one.gaps,
-        "stopped": one.is_stopped,
+        "events": positions.events,
+        "dead letters": positions.dead_letters,
+        "gaps": positions.gaps,
+        "stopped": positions.is_stopped,
     }
 
 
-def _of_processor(what: str) -> Any:
-    """`status`, `stop` or `delete` of `nadi.process` as a command has it."""
+def _processor_function(verb: str) -> Any:
+    """Return `status`, `stop` or `delete` of `nadi.process` as a command's function."""
 
-    def done(manager: StreamManager, scope: str, name: str) -> Any:
+    def call(manager: StreamManager, scope: str, name: str) -> Any:
         from nadi import process
 
         stream, _, own_name = name.partition("/")
-        return awaited(manager, lambda core: getattr(process, what)(core, scope, stream, own_name))
+        return awaited(manager, lambda core: getattr(process, verb)(core, scope, stream, own_name))
 
-    return done
+    return call
 
 
 def _processor_status(manager: StreamManager, scope: str, name: str) -> Row:
-    status = _of_processor("status")(manager, scope, name)
+    status = _processor_function("status")(manager, scope, name)
     row = _positions(name, status.positions) | {"cut": str(status.reached), "behind bytes": status.behind_bytes}
     return row | processes("worker", status.workers)
 
 
 processor_app = Resource(
     noun="processor",
-    names={"scope": Scope, "name": Annotated[str, typer.Argument(help="The processor, as STREAM/NAME.")]},
+    names={"scope": Scope, "name": Annotated[str, typer.Argument(help="The processor as STREAM/NAME.")]},
     columns=["processor", "events", "dead letters", "gaps", "stopped"],
     rows=_processors,
-    empty="Scope {scope} has no processors yet: a program with `nadi.process` is one.",
+    empty="No processors in scope {scope}: `nadi.process.run` starts one.",
     status=_processor_status,
-    stop=_of_processor("stop"),
-    delete=_of_processor("delete"),
-    question=" and its positions? Run again, it starts over.",
+    stop=_processor_function("stop"),
+    delete=_processor_function("delete"),
+    question=" and its positions? If run again, it starts over.",
 ).app()

@@ -1,7 +1,6 @@
-"""`nadi group`: the reader groups of a scope, their lag, and where they continue.
+"""`nadi group`: reader groups, their lag, checkpoints and positions.
 
-Positions are given as everywhere, `head`, a bookmark, a time; for groups of several streams also one by one, as
-`STREAM=POSITION`.
+A group of several streams takes either one position for all of them, or `STREAM=POSITION` for each.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from nadi.model.reports import GroupLagReport
     from nadi.model.streamcut import StreamCut
 
-Group = Annotated[str, typer.Argument(help="The reader group.")]
+Group = Annotated[str, typer.Argument(help="Name of the reader group.")]
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    """All streams of each together; unknown if it is for one of them."""
+    """Return a row per group, summed over its streams; a sum is None if one of its values is unknown."""
     from nadi.errors import ReaderGroupNotFoundError
 
     def total(values: list[Any], of: Callable[[list[Any]], Any]) -> Any:
@@ -50,20 +49,20 @@ def _rows(manager: StreamManager, scope: str) -> Any:
 
 
 def _for_people(row: Row) -> Row:
-    """With a dash where something is unknown, and whole seconds."""
+    """Format a row: a dash for unknown values, whole seconds."""
 
     def text(key: str, value: Any) -> Any:
         if value is None:
             return "-"
         if key == "events":
-            return f"~{value:,}" if value else 0  # an estimate, unless there is none
+            return f"~{value:,}" if value else 0  # an estimate, except for 0
         return round(value) if key == "seconds" else value
 
     return {key: text(key, value) for key, value in row.items()}
 
 
 def _check_own(manager: StreamManager, scope: str, group: str, force: bool | None) -> None:
-    """ConflictError if the group belongs to a function or a lake, which would lose its position."""
+    """Raise ConflictError if the group belongs to a function or a lake, which would lose its position."""
     from nadi.naming import READER_GROUP_PREFIX
 
     for kind in ("function", "lake") if not force else ():
@@ -71,7 +70,7 @@ def _check_own(manager: StreamManager, scope: str, group: str, force: bool | Non
             if manager.table(scope, READER_GROUP_PREFIX + group).get(kind.encode()) is not None:
                 command = shlex.join(["nadi", kind, "delete", scope, group])
                 raise ConflictError(
-                    f"reader group {scope}/{group} is that of a {kind}, which would be forgotten: use `{command}`, or "
+                    f"reader group {scope}/{group} belongs to a {kind}, which would start over: use `{command}`, or "
                     "add --force"
                 )
 
@@ -83,7 +82,7 @@ def _delete(manager: StreamManager, scope: str, group: str, force: bool | None) 
 
 Force = Annotated[
     bool | None,
-    typer.Option("--force", help="Delete it even if it belongs to a function or a lake, which then starts over."),
+    typer.Option("--force", help="Delete it even if it belongs to a function or lake, which then starts over."),
 ]
 group_app = Resource(
     noun="reader group",
@@ -103,43 +102,41 @@ def create_group(
     manager: StreamManager,
     scope: Scope,
     group: Group,
-    streams: Annotated[list[str], typer.Argument(help="What it reads: streams of the scope, or SCOPE/STREAM.")],
+    streams: Annotated[list[str], typer.Argument(help="Streams to read: names within the scope, or SCOPE/STREAM.")],
     start: Annotated[
         list[str] | None,
-        typer.Option("--from", help=f"Where it begins: {POSITION}; or STREAM=POSITION. [default: head]"),
+        typer.Option("--from", help=f"Start: {POSITION}; or STREAM=POSITION. (default: head)"),
     ] = None,
     end: Annotated[
         list[str] | None,
-        typer.Option("--to", help=f"Where it ends: {POSITION}; or STREAM=POSITION. [default: nowhere]"),
+        typer.Option("--to", help=f"End: {POSITION}; or STREAM=POSITION. (default: none)"),
     ] = None,
     by: By = TimeBasis.ARRIVAL,
-    checkpoint_every: Annotated[
-        str | None, typer.Option(help="Have checkpoints made at this interval: 30s, 5min.")
-    ] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Interval of automatic checkpoints: 30s, 5min.")] = None,
     retention: Annotated[
         Literal["none", "manual", "automatic"],
-        typer.Option(help="Whether its streams keep what it hasn't read: by hand, or by its checkpoints."),
+        typer.Option(help="Whether unread events are protected from retention: released by hand, or by checkpoints."),
     ] = "none",
 ) -> None:
     """Create a reader group."""
     from nadi.cli.amounts import age_s
     from nadi.client import StreamDataRetention
 
-    named = [stream if "/" in stream else f"{scope}/{stream}" for stream in streams]
+    full_names = [stream if "/" in stream else f"{scope}/{stream}" for stream in streams]
     kinds = {
         "none": StreamDataRetention.NONE,
         "manual": StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT,
         "automatic": StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT,
     }
-    made = manager.reader_group_manager(scope).create_reader_group(
+    is_new = manager.reader_group_manager(scope).create_reader_group(
         group,
         streams,
-        starts=_cuts(manager, named, start or [], "--from", by).values(),
-        ends=_cuts(manager, named, end or [], "--to", by, end=True).values(),
+        starts=_cuts(manager, full_names, start or [], "--from", by).values(),
+        ends=_cuts(manager, full_names, end or [], "--to", by, end=True).values(),
         checkpoint_interval_ms=round(age_s(checkpoint_every) * 1000) if checkpoint_every is not None else 0,
         retention=kinds[retention],
     )
-    say(f"created reader group {scope}/{group}" if made else f"reader group {scope}/{group} already exists")
+    say(f"created reader group {scope}/{group}" if is_new else f"reader group {scope}/{group} already exists")
 
 
 @group_app.command("reset")
@@ -147,30 +144,29 @@ def reset_group(
     manager: StreamManager,
     scope: Scope,
     group: Group,
-    to: Annotated[list[str] | None, typer.Option(help=f"Where to continue: {POSITION}; or STREAM=POSITION.")] = None,
+    to: Annotated[list[str] | None, typer.Option(help=f"New position: {POSITION}; or STREAM=POSITION.")] = None,
     by: By = TimeBasis.ARRIVAL,
-    checkpoint: Annotated[str | None, typer.Option(help="Continue at this checkpoint of the group.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Continue from this checkpoint of the group.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Have all readers of a group continue at another position: they read what follows it, again if need be."""
+    """Move all readers of a group to another position. Events after it may be read again."""
     if (to is None) == (checkpoint is None):
-        raise InvalidArgumentError("say where to continue: either --to or --checkpoint")
+        raise InvalidArgumentError("no position given: use either --to or --checkpoint")
     opened = manager.reader_group_manager(scope).get_reader_group(group)
     if checkpoint is not None:
-        kept = opened.checkpoints()
-        wanted = next((one for one in kept if one.name == checkpoint), None)
-        if wanted is None:
-            names = ", ".join(one.name for one in kept) or "none"
+        stored = {record.name: record for record in opened.checkpoints()}
+        if checkpoint not in stored:
+            names = ", ".join(stored) or "none"
             raise InvalidArgumentError(
-                f"reader group {scope}/{group} has no checkpoint {checkpoint!r} any more: {names}"
+                f"reader group {scope}/{group} doesn't store checkpoint {checkpoint!r}: its checkpoints are {names}"
             )
-        cuts = dict(wanted.stream_cuts)
+        cuts = dict(stored[checkpoint].stream_cuts)
     else:
         streams = opened.stream_names()
         cuts = _cuts(manager, streams, to or [], "--to", by)
         if missing := [stream for stream in streams if stream not in cuts]:
-            raise InvalidArgumentError(f"say for each stream where to continue: --to {missing[0]}=POSITION is missing")
-    confirm(f"Have reader group {scope}/{group} continue at {checkpoint or ', '.join(to or [])}?", yes)
+            raise InvalidArgumentError(f"no position for stream {missing[0]}: add --to {missing[0]}=POSITION")
+    confirm(f"Reset reader group {scope}/{group} to {checkpoint or ', '.join(to or [])}?", yes)
     opened.reset_reader_group(cuts.values())
     say(f"reset reader group {scope}/{group}")
 
@@ -180,21 +176,21 @@ def make_checkpoint(
     manager: StreamManager,
     scope: Scope,
     group: Group,
-    name: Annotated[str, typer.Argument(help="The checkpoint's name.")],
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the readers to pass it.", min=0.1)] = 60.0,
+    name: Annotated[str, typer.Argument(help="Name of the checkpoint.")],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for all readers.", min=0.1)] = 60.0,
     form: Form = Form.TABLE,
 ) -> None:
-    """Make a checkpoint, which all readers pass as they read on, and show its cuts."""
-    made = manager.reader_group_manager(scope).get_reader_group(group).initiate_checkpoint(name, timeout=timeout)
-    show(_checkpoint_rows([made]), ["checkpoint", "stream", "cut"], form=form)
+    """Create a checkpoint, wait until all readers have reached it, and print its stream cuts."""
+    checkpoint = manager.reader_group_manager(scope).get_reader_group(group).initiate_checkpoint(name, timeout=timeout)
+    show(_checkpoint_rows([checkpoint]), ["checkpoint", "stream", "cut"], form=form)
 
 
 @group_app.command("checkpoints")
 def list_checkpoints(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
-    """List the newest checkpoints of a group, oldest first."""
-    kept = manager.reader_group_manager(scope).get_reader_group(group).checkpoints()
-    empty = f"Reader group {scope}/{group} has no checkpoints."
-    show(_checkpoint_rows(kept), ["checkpoint", "stream", "cut"], form=form, empty=empty)
+    """List the stored checkpoints of a group, oldest first."""
+    checkpoints = manager.reader_group_manager(scope).get_reader_group(group).checkpoints()
+    empty = f"No checkpoints of reader group {scope}/{group}."
+    show(_checkpoint_rows(checkpoints), ["checkpoint", "stream", "cut"], form=form, empty=empty)
 
 
 @group_app.command("offline")
@@ -202,61 +198,63 @@ def take_offline(
     manager: StreamManager,
     scope: Scope,
     group: Group,
-    reader: Annotated[str, typer.Argument(help="The reader's id.")],
+    reader: Annotated[str, typer.Argument(help="Id of the reader.")],
     yes: Yes = False,
 ) -> None:
-    """Declare a reader dead: others continue from its recorded positions."""
+    """Declare a reader dead, so that others continue from its last recorded positions."""
     opened = manager.reader_group_manager(scope).get_reader_group(group)
     if reader not in (online := opened.online_readers()):
         raise InvalidArgumentError(
-            f"{reader!r} is not a reader of {scope}/{group}: it has {', '.join(online) or 'none'}"
+            f"{reader!r} is not a reader of {scope}/{group}: its readers are {', '.join(online) or 'none'}"
         )
-    confirm(f"Have others continue where reader {reader} was?", yes)
+    confirm(f"Declare reader {reader} dead and reassign its segments?", yes)
     opened.reader_offline(reader)
     say(f"reader {reader} of {scope}/{group} is offline")
 
 
-def _checkpoint_rows(kept: list[Checkpoint]) -> list[Row]:
+def _checkpoint_rows(checkpoints: list[Checkpoint]) -> list[Row]:
     return [
-        {"checkpoint": one.name, "stream": stream, "cut": cut.as_text()}
-        for one in kept
-        for stream, cut in one.stream_cuts.items()
+        {"checkpoint": checkpoint.name, "stream": stream, "cut": cut.as_text()}
+        for checkpoint in checkpoints
+        for stream, cut in checkpoint.stream_cuts.items()
     ]
 
 
 def _cuts(
     manager: StreamManager, streams: list[str], positions: list[str], option: str, by: TimeBasis, *, end: bool = False
 ) -> dict[str, StreamCut]:
-    """By stream: what is given for it, or for all."""
+    """Return the cut of each stream that has a position of its own, or all cuts if one is for all."""
     for_all: list[str] = []
-    of_one: dict[str, str] = {}
+    by_stream: dict[str, str] = {}
     short = {stream: stream for stream in streams} | {stream.partition("/")[2]: stream for stream in streams}
     for text in positions:
-        name, equals, where = text.partition("=")
-        if equals and name in short:  # else it is the text of a cut
-            of_one[short[name]] = where
+        name, equals, position = text.partition("=")
+        if equals and name in short:  # otherwise the text of a cut
+            by_stream[short[name]] = position
         else:
             for_all.append(text)
-    if len(for_all) > 1 or len(of_one) + len(for_all) < len(positions):
-        raise InvalidArgumentError(f"{option} is given twice for the same stream: {', '.join(streams)}")
-    if for_all and len(of_one) == len(streams):
-        raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a position of its own")
-    wanted = dict.fromkeys(streams, for_all[0]) | of_one if for_all else of_one
-    return {stream: cut_at(manager.cuts(*stream.split("/")), text, by, end=end) for stream, text in wanted.items()}
+    if len(for_all) > 1 or len(by_stream) + len(for_all) < len(positions):
+        raise InvalidArgumentError(
+            f"{option} is given twice for the same stream: give it once for each of {', '.join(streams)}"
+        )
+    if for_all and len(by_stream) == len(streams):
+        raise InvalidArgumentError(f"{option} {for_all[0]} is unused: every stream is given its own position")
+    chosen = dict.fromkeys(streams, for_all[0]) | by_stream if for_all else by_stream
+    return {stream: cut_at(manager.cuts(*stream.split("/")), text, by, end=end) for stream, text in chosen.items()}
 
 
 @group_app.command("show")
 def show_group(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
-    """Show how far a reader group is behind, stream by stream."""
+    """Show the consumer lag of a reader group per stream."""
     lags = manager.reader_group_manager(scope).lag(group)
     columns = ["stream", "bytes", "events", "seconds", "readers", "segments", "unassigned"]
     rows = [_row(lag) if form is not Form.TABLE else _for_people(_row(lag)) for lag in lags]
-    show(rows, columns, form=form, empty=f"Reader group {scope}/{group} reads no stream.")
+    show(rows, columns, form=form, empty=f"Reader group {scope}/{group} doesn't read any stream.")
     for lag in lags if form is Form.TABLE else ():
         if lag.why:
-            say(f"{lag.stream}: unknown, for {lag.why}")
+            say(f"{lag.stream}: unknown: {lag.why}")
         elif lag.source == "subscriber":
-            say(f"{lag.stream}: from what the group last released to retention")
+            say(f"{lag.stream}: measured from the position last released to retention")
 
 
 def _row(lag: GroupLagReport) -> Row:

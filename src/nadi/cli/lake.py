@@ -1,4 +1,4 @@
-"""`nadi lake`: Iceberg tables that are kept level with streams."""
+"""`nadi lake`: Iceberg tables that follow streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager
     from nadi.lake import LakeDefinition
 
-Lake = Annotated[str, typer.Argument(help="The lake's name: STREAM-lake, unless it was given another.")]
+Lake = Annotated[str, typer.Argument(help="Name of the lake, STREAM-lake by default.")]
 
 
 def _lakes() -> Any:
@@ -52,7 +52,8 @@ def _show(manager: StreamManager, scope: str, lake: str) -> Row:
     record = record_of(manager, scope, lake)
     names = {"name": "lake", "event_time_unit": "event time", "holds_back": "protects unconsumed"}
     row = {
-        names.get(key, key.removesuffix("_s").replace("_", " ")): one for key, one in asdict(record.definition).items()
+        names.get(key, key.removesuffix("_s").replace("_", " ")): value
+        for key, value in asdict(record.definition).items()
     }
     return row | {"catalog": _properties(record.definition.catalog), "wanted": record.is_wanted}
 
@@ -63,13 +64,13 @@ def _properties(catalog: Mapping[str, str]) -> str:
 
 def _status(manager: StreamManager, scope: str, lake: str) -> Row:
     status = _lakes().status(manager, scope, lake)
-    made, states = status.lake, [one.state for one in status.writers]
+    definition, states = status.lake, [writer.state for writer in status.writers]
     return {
-        "lake": made.name,
-        "stream": made.full_name,
-        "table": made.table,
-        "catalog": _properties(made.catalog),
-        "partition": made.partition,
+        "lake": definition.name,
+        "stream": definition.full_name,
+        "table": definition.table,
+        "catalog": _properties(definition.catalog),
+        "partition": definition.partition,
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),
         "snapshot": None if status.snapshot_id is None else str(status.snapshot_id),
@@ -78,7 +79,7 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
         "files": status.files,
         "dead letters": status.letters,
         "trouble": status.trouble,
-        "writers": ", ".join(f"{one.host}, process {one.pid}, {one.state}" for one in status.writers),
+        "writers": ", ".join(f"{writer.host}, process {writer.pid}, {writer.state}" for writer in status.writers),
     }
 
 
@@ -87,7 +88,7 @@ lake_app = Resource(
     names={"scope": Scope, "lake": Lake},
     columns=["lake", "stream", "table", "writers", "wanted"],
     rows=_rows,
-    empty="Scope {scope} has no lakes yet: run one with `nadi lake run`.",
+    empty="No lakes in scope {scope}: start one with `nadi lake run`.",
     show=_show,
     status=_status,
     stop=lambda manager, scope, lake: _lakes().stop(manager, scope, lake),
@@ -98,38 +99,42 @@ lake_app = Resource(
 
 
 _OPTIONS = {
-    "table": option(str, "The table with its namespace, such as home.meters."),
+    "table": option(str, "Table with its namespace, such as home.meters."),
     "catalog": option(
         list[str],
-        "A property of the catalog, as PyIceberg has them: type=sql, uri=…, warehouse=…; secrets as KEY=${VARIABLE}. "
-        "Or the name of one in PyIceberg's own configuration.",
+        "PyIceberg catalog property: type=sql, uri=…, warehouse=…; secrets as KEY=${VARIABLE}. Or the name of a "
+        "catalog in PyIceberg's configuration.",
         metavar="KEY=VALUE",
     ),
-    "partition": option(str, "Such as 'day(event_time),bucket(16,key)'."),
-    "value_format": option(str, "json, msgpack, avro, protobuf, arrow: fields are columns.", "--format"),
-    "value_schema": option(str, "Fields in Spark's DDL, where the stream has no schema: 'wh double'.", "--schema"),
-    "event_time_unit": option(str, "Of the times that writers note: ms."),
-    "keep_events": option(bool, "Have the events' bytes as a column, too.", "--keep-events"),
+    "partition": option(str, "Partitioning, such as 'day(event_time),bucket(16,key)'."),
+    "value_format": option(
+        str, "Format of the events, whose fields become columns: json, msgpack, avro, protobuf, arrow.", "--format"
+    ),
+    "value_schema": option(str, "Fields in Spark DDL if the stream doesn't have a schema: 'wh double'.", "--schema"),
+    "event_time_unit": option(str, "Unit of times noted by writers. (default: ms)"),
+    "keep_events": option(bool, "Store the events' bytes in a column, too.", "--keep-events"),
     "dead_letters": DeadLetters,
     "holds_back": option(
-        bool, "Retention keeps what isn't in the table: yes.", "--protect-unconsumed/--no-protect-unconsumed"
+        bool,
+        "Protect events that aren't in the table yet from retention. (default: protect)",
+        "--protect-unconsumed/--no-protect-unconsumed",
     ),
-    "skip_truncated": option(bool, "Continue after events that were truncated.", "--skip-truncated"),
-    "start": option(Literal["head", "tail"], "Where a new lake begins: at the head.", "--from"),
-    "every_s": option(float, "Seconds between two commits: 30.", "--every"),
-    "commit_bytes": option(int, "Of the stream in one commit, about: 512 MiB."),
-    "compact_files": option(int, "Join so many small files of a partition: 16; 0 leaves them."),
-    "keep_snapshots_s": option(float, "Seconds; older ones are expired: five days.", "--keep-snapshots"),
-    "name": option(str, "The lake's name. [default: STREAM-lake]"),
+    "skip_truncated": option(bool, "Continue after truncated events.", "--skip-truncated"),
+    "start": option(Literal["head", "tail"], "Start of a new lake. (default: head)", "--from"),
+    "every_s": option(float, "Seconds between commits. (default: 30)", "--every"),
+    "commit_bytes": option(int, "Approximate bytes of the stream per commit. (default: 512 MiB)"),
+    "compact_files": option(int, "Small files in a partition that trigger compaction; 0: never. (default: 16)"),
+    "keep_snapshots_s": option(float, "Seconds until snapshots expire. (default: 5 days)", "--keep-snapshots"),
+    "name": option(str, "Name of the lake. (default: STREAM-lake)"),
 }
 
 
 def _defined(manager: StreamManager, scope: str, stream: str, given: Mapping[str, Any]) -> LakeDefinition:
     properties: dict[str, str] = {}
-    for one in given["catalog"] or ():
-        key, _, value = one.partition("=") if "=" in one else ("name", "=", one)
+    for text in given["catalog"] or ():
+        key, _, value = text.partition("=") if "=" in text else ("name", "=", text)
         if key in properties:
-            raise InvalidArgumentError(f"--catalog {key}=… is there twice: give each property once")
+            raise InvalidArgumentError(f"--catalog {key}=… is given twice: remove one")
         properties[key] = value
     options: Any = {name: value for name, value in {**given, "catalog": properties}.items() if value not in (None, {})}
     return cast("LakeDefinition", _lakes().define(manager, scope, stream, **options))
@@ -138,9 +143,10 @@ def _defined(manager: StreamManager, scope: str, stream: str, given: Mapping[str
 @lake_app.command("create")
 @taking(_OPTIONS)
 def create(manager: StreamManager, scope: Scope, stream: Stream, **given: Any) -> None:
-    """Define a lake, or change its options; `nadi lake run` writes its table."""
+    """Define a lake, or change its options. `nadi lake run` writes its table."""
     lake = _defined(manager, scope, stream, given)
-    say(f"lake {lake.name} of {lake.full_name} is defined: `{shlex.join(['nadi', 'lake', 'run', scope, stream])}`")
+    command = shlex.join(["nadi", "lake", "run", scope, stream])
+    say(f"defined lake {lake.name} of {lake.full_name}: start it with `{command}`")
 
 
 @lake_app.command("run")
@@ -149,22 +155,24 @@ def run(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    once: Annotated[bool, typer.Option("--once", help="End when the table is level with the stream.")] = False,
-    define_only: Annotated[bool, typer.Option("--define-only", help="Keep the options, and write nothing.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when the table has caught up with the stream.")] = False,
+    define_only: Annotated[bool, typer.Option("--define-only", help="Save the options and exit.")] = False,
     **given: Any,
 ) -> None:
-    """Keep a table level with a stream, until Ctrl-C or `nadi lake stop`. An existing lake continues, with the options
-    that are given changed."""
+    """Write a stream to its table until Ctrl-C or `nadi lake stop`.
+
+    An existing lake continues; options that are given change its definition.
+    """
     choose_one(once=once, define_only=define_only)
     lake = _defined(manager, scope, stream, given)
     if define_only:
-        say(f"lake {lake.name} of {lake.full_name} is defined, and not running: run it without --define-only")
+        say(f"defined lake {lake.name} of {lake.full_name}: start it without --define-only")
         return
     say(f"lake {lake.name}: {lake.full_name} to table {lake.table}")
 
-    def report(done: Any) -> None:
-        letters = f", {done.letters:,} dead letters" if done.letters else ""
-        say(f"{done.rows:,} rows{letters}, {done.size_bytes:,} bytes of the stream")
+    def report(progress: Any) -> None:
+        dead_letters = f", {progress.letters:,} dead letters" if progress.letters else ""
+        say(f"{progress.rows:,} rows{dead_letters}, {progress.size_bytes:,} bytes of the stream")
         sys.stdout.flush()
 
     _lakes().run(manager, lake, once=once, on_progress=report)
@@ -175,16 +183,21 @@ def rebuild(
     manager: StreamManager,
     scope: Scope,
     lake: Lake,
-    to: Annotated[str, typer.Argument(help="The stream to make, of the same scope.")],
-    key: Annotated[str | None, typer.Option("--key", help="Column to route by, where positions can't be kept.")] = None,
+    to: Annotated[str, typer.Argument(help="New stream in the same scope.")],
+    key: Annotated[
+        str | None, typer.Option("--key", help="Column with routing keys, if positions can't be restored.")
+    ] = None,
 ) -> None:
-    """Make a stream again from a lake's table: with the order of each key, and with all positions if the table has all
-    of the events' bytes. Given again, it continues where it was killed."""
+    """Rebuild a stream from a lake's table.
+
+    The order of each key is preserved, and all positions if the table contains the events' bytes. If interrupted, run
+    it again to continue.
+    """
 
     def report(events: int) -> None:
         if sys.stderr.isatty():
             typer.echo(f"\r{events:,} events", err=True, nl=False)
 
-    done = _lakes().rebuild(manager, scope, lake, to, key=key, on_progress=report)
-    kept = "with their positions" if done.keeps_positions else "in order by key, at other positions"
-    say(f"{done.events:,} events in {scope}/{to}, {kept}")
+    result = _lakes().rebuild(manager, scope, lake, to, key=key, on_progress=report)
+    positions = "with their positions" if result.keeps_positions else "ordered by key, at other positions"
+    say(f"{result.events:,} events in {scope}/{to}, {positions}")

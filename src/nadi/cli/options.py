@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, each defined once, and what the texts of positions mean."""
+"""Arguments and options shared by several commands, and the parsing of positions."""
 
 from __future__ import annotations
 
@@ -15,83 +15,84 @@ if TYPE_CHECKING:
     from nadi.client import StreamCuts
     from nadi.model.streamcut import StreamCut
 
-POSITION = "head, tail, a bookmark's name, a cut's text, a time (2026-11-14T00:00+01:00), or -5min: so long ago"
-SEVERAL = "may be given several times"
+POSITION = "head, tail, a bookmark's name, a cut's text, a time (2026-11-14T00:00+01:00), or an age (-5min)"
+SEVERAL = "may be repeated"
 
-# --- the server, and what is printed
+# --- server and output
 
 Controller = Annotated[
-    str, typer.Option(envvar="NADI_CONTROLLER", help="The controller, as tcp://host:port or tls://host:port.")
+    str, typer.Option(envvar="NADI_CONTROLLER", help="Address of the controller, tcp://host:port or tls://host:port.")
 ]
 TrustStore = Annotated[
-    str | None, typer.Option(envvar="NADI_TRUST_STORE", help="PEM file of certificates to trust, with tls://.")
+    str | None, typer.Option(envvar="NADI_TRUST_STORE", help="PEM file with certificates to trust for tls://.")
 ]
 Patience = Annotated[
     float | None,
     typer.Option(
         envvar="NADI_PATIENCE",
-        help="Seconds to wait for each of the server's answers. [default: 30, and 130 for changes]",
+        help="Timeout of each request in seconds. (default: 30, and 130 for changes)",
         min=0.1,
     ),
 ]
 Rest = Annotated[
-    str, typer.Option(envvar="NADI_REST", help="The REST address of a server, as http://host:port or https://…")
+    str, typer.Option(envvar="NADI_REST", help="REST address of a server, http://host:port or https://host:port.")
 ]
-Output = Annotated[Form | None, typer.Option("--output", "-o", help="Print so. [default: table]")]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json: a single document.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Output = Annotated[Form | None, typer.Option("--output", "-o", help="Output format. (default: table)")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; same as -o json.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
-# --- things by name
+# --- names
 
-Scope = Annotated[str, typer.Argument(help="The scope.")]
-Stream = Annotated[str, typer.Argument(help="The stream.")]
-Name = Annotated[str, typer.Argument(help="The name: letters, digits, '.' and '-'.")]
-Note = Annotated[str, typer.Option(help="A few words on what it is for.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help=f"A tag; {SEVERAL}.")]
-OfStream = Annotated[str | None, typer.Option("--stream", help="Only those of this stream.")]
-OfTag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
+Scope = Annotated[str, typer.Argument(help="Name of the scope.")]
+Stream = Annotated[str, typer.Argument(help="Name of the stream.")]
+Name = Annotated[str, typer.Argument(help="Name: letters, digits, '.' and '-'.")]
+Note = Annotated[str, typer.Option(help="Description.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help=f"Tag; {SEVERAL}.")]
+OfStream = Annotated[str | None, typer.Option("--stream", help="List only those of this stream.")]
+OfTag = Annotated[str | None, typer.Option("--tag", help="List only those with this tag.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 OfIndex = Annotated[
-    str, typer.Option("--index", help="The folder with an index's shards, or a store: s3://, gs://, az://.")
+    str, typer.Option("--index", help="Folder or object store (s3://, gs://, az://) of the index's shards.")
 ]
 
-# --- events, and a range of them
+# --- events and ranges
 
-From = Annotated[str | None, typer.Option("--from", help=f"Where to start: {POSITION}. [default: head]")]
-To = Annotated[str | None, typer.Option("--to", help=f"Where to end: {POSITION}. [default: tail]")]
+From = Annotated[str | None, typer.Option("--from", help=f"Start: {POSITION}. (default: head)")]
+To = Annotated[str | None, typer.Option("--to", help=f"End: {POSITION}. (default: tail)")]
 RoutingKeys = Annotated[
-    list[str] | None, typer.Option("--key", help=f"Only segments that can hold this routing key; {SEVERAL}.")
+    list[str] | None, typer.Option("--key", help=f"Read only segments that may contain this routing key; {SEVERAL}.")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-c", help="Stop after this many.", min=1)]
+Limit = Annotated[int | None, typer.Option("--limit", "-c", help="Stop after this many events.", min=1)]
 KeyField = Annotated[
-    str | None, typer.Option("--key-field", help="Field of JSON events that has the routing key.", metavar="NAME")
+    str | None, typer.Option("--key-field", help="Field of JSON events that contains the routing key.", metavar="NAME")
 ]
 OnDamage = Annotated[
     Literal["raise", "skip"],
-    typer.Option(help="At damaged data, `raise` stops; `skip` reports it and continues after it."),
+    typer.Option(help="On damaged data, fail (`raise`), or report it and continue (`skip`)."),
 ]
 Create = Annotated[
-    int | None, typer.Option(help="Create scope and stream if they are missing, with N segments.", min=1, metavar="N")
+    int | None,
+    typer.Option(help="Create the scope and a stream with N segments if they don't exist.", min=1, metavar="N"),
 ]
-InTransaction = Annotated[bool, typer.Option("--transaction", help="Write all events or none: in one transaction.")]
+InTransaction = Annotated[bool, typer.Option("--transaction", help="Write all events in one transaction, or none.")]
 DeadLetters = Annotated[
-    str | None, typer.Option("--dead-letter", help="Stream for events that fail for good. [default: none]")
+    str | None, typer.Option("--dead-letter", help="Dead-letter stream, for events that keep failing. (default: none)")
 ]
 
 
 class TimeBasis(StrEnum):
-    """By what a time in an option or argument is meant."""
+    """The clock that times in options and arguments refer to."""
 
     ARRIVAL = "arrival"
     EVENT_TIME = "event-time"
 
 
-By = Annotated[TimeBasis, typer.Option("--by", help="Whether times are when events came, or the events' own.")]
+By = Annotated[TimeBasis, typer.Option("--by", help="Clock of times: arrival, or the events' own time.")]
 
 
 def cut_at(cuts: StreamCuts, text: str, by: TimeBasis = TimeBasis.ARRIVAL, *, end: bool = False) -> StreamCut:
-    """The cut that an option or argument names. end: something ends there."""
+    """Parse a position. end: a time names the end of a range."""
     from nadi.cli.amounts import age_s
     from nadi.client.stream_cuts.timestamps import BY_EVENT_TIME, is_time
 

@@ -1,4 +1,4 @@
-"""How commands answer: a line; a table, JSON or CSV; and errors in words."""
+"""Output of commands: lines, tables, JSON, CSV and errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from nadi.process.members import WorkerInfo
 
 _ANY_WIDTH = 1_000_000
-INTERRUPTED = 130  # the exit code, as shells have it
+INTERRUPTED = 130  # exit code, as in shells
 
 
 class Form(StrEnum):
-    """How a command prints rows: for people, or for other programs."""
+    """Output format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -32,30 +32,30 @@ class Form(StrEnum):
 
 
 def say(text: str) -> None:
-    """Print a line for a person; what would move or colour a terminal, as an escape."""
+    """Print a line, with control characters escaped."""
     typer.echo(plain(text))
 
 
 def warn(text: str) -> None:
-    """Print a line for a person on standard error, beside what the command prints for others."""
+    """Print a line on standard error, with control characters escaped."""
     typer.echo(plain(text), err=True)
 
 
 def confirm(question: str, yes: bool = False) -> None:
-    """Ask, unless --yes was given; end the command at a no."""
+    """Ask for confirmation unless `yes`; abort the command if the user declines."""
     if not yes:
         typer.confirm(plain(question), abort=True)
 
 
-def say_gone(was_there: bool, done: str, missing: str) -> None:
-    """Print what was deleted; NotFoundError, with which the command ends, if nothing had that name."""
+def report_deleted(was_there: bool, done: str, missing: str) -> None:
+    """Print `done`; NotFoundError if nothing was deleted."""
     if not was_there:
-        raise NotFoundError(f"there was no {missing}: nothing was changed, check its spelling")
+        raise NotFoundError(f"{missing} doesn't exist: check the spelling")
     say(done)
 
 
 def failure(error: Exception, code: int = 1) -> typer.Exit:
-    """Print what went wrong on standard error; return the exception to raise, which ends the command with that code."""
+    """Print an error on standard error; return the exception that ends the command with this exit code."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False).print(f"[red]error:[/red] {_unmarked(str(error))}", soft_wrap=True)
@@ -63,8 +63,8 @@ def failure(error: Exception, code: int = 1) -> typer.Exit:
 
 
 @contextmanager
-def errors_told(*more: type[Exception]) -> Iterator[None]:
-    """End the command with the message of nadi's errors, and of these."""
+def reporting_errors(*more: type[Exception]) -> Iterator[None]:
+    """End the command with the message of an error of nadi's, or of one of these types."""
     kinds: tuple[type[Exception], ...] = (NadiError, *more)
     try:
         yield
@@ -80,11 +80,11 @@ def show(
     empty: str = "",
     unreadable: Sequence[Unreadable] = (),
 ) -> None:
-    """Print rows as a table of these columns, or all of their fields as JSON, or as CSV. Records that are unreadable
-    have a row, too, with their name in the first column, and the problem."""
+    """Print rows: as a table of these columns, or with all their fields as JSON or CSV. An unreadable record is a row
+    with its name in the first column and the problem in the last."""
     if unreadable:
         unknown = dict.fromkeys(columns)
-        bad = [unknown | {columns[0]: one.name, "problem": one.problem} for one in unreadable]
+        bad = [unknown | {columns[0]: record.name, "problem": record.problem} for record in unreadable]
         rows, columns = [*({**row, "problem": None} for row in rows), *bad], [*columns, "problem"]
     if form is Form.JSON:
         print_json(rows)
@@ -103,7 +103,7 @@ def print_json(value: Any) -> None:
 
 
 def show_fields(row: Mapping[str, Any], form: Form) -> None:
-    """Print one row, as a table with a line for each of its fields."""
+    """Print one row; as a table, one line per field."""
     if form is Form.TABLE:
         show([{"": key, " ": value} for key, value in row.items()], ["", " "], form=form)
     else:
@@ -112,8 +112,8 @@ def show_fields(row: Mapping[str, Any], form: Form) -> None:
 
 @contextmanager
 def bar(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """Give a function of the number of bytes done, and of another `description` or `total`; on a terminal it draws a
-    bar of them on standard error."""
+    """Show a progress bar on standard error if that is a terminal. Yields a function that updates the bytes done, and
+    optionally `description` and `total`."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -131,7 +131,7 @@ def bar(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callab
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Values without a plain text are JSON, within a field; what is unknown is an empty field."""
+    """Print CSV: nested values as JSON within a field, None as an empty field."""
     import csv
     import io
 
@@ -151,7 +151,7 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
 
 
 def output() -> Console:
-    """Standard output; as wide as it takes where it isn't a terminal, since programs take a line for a row."""
+    """Return a console on standard output; without a terminal it is never wrapped, so that each row is one line."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -161,7 +161,7 @@ def output() -> Console:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """The rows as a table of these columns."""
+    """Return a table of these columns."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -173,30 +173,31 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table
 
 
 def _cell(value: Any) -> str:
-    if value is None:  # not known, as in `nadi group show`
+    if value is None:  # unknown, as in `nadi group show`
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, dict):
-        value = [f"{name} {_cell(one)}" for name, one in value.items()]
+        value = [f"{name} {_cell(item)}" for name, item in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return _unmarked(text).replace("\n", r"\n")
 
 
 def plain(text: str) -> str:
-    """As it is, but for what would move or colour a terminal."""
-    return "".join([one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text])
+    """Escape control characters."""
+    return "".join([char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text])
 
 
 def _unmarked(text: str) -> str:
-    """Plain, for the library that colours it."""
+    """Escape control characters and rich's markup."""
     return plain(text).replace("[", r"\[")
 
 
 def processes(kind: str, members: Iterable[WorkerInfo]) -> dict[str, str]:
-    """Those that work at something, as a field of a table for each."""
+    """Return a field per worker, for `show_fields`."""
     return {
-        f"{kind} {number}": f"{one.host}, process {one.pid}, {one.segments} segments, {one.events:,} events, "
-        f"{one.events_per_s:,.0f} events/s{f', last error: {one.last_error}' if one.last_error else ''}"
-        for number, one in enumerate(members, 1)
+        f"{kind} {number}": f"{member.host}, process {member.pid}, {member.segments} segments, "
+        f"{member.events:,} events, {member.events_per_s:,.0f} events/s"
+        f"{f', last error: {member.last_error}' if member.last_error else ''}"
+        for number, member in enumerate(members, 1)
     }

@@ -1,4 +1,4 @@
-"""`nadi search`: full-text indexes of streams, their indexers, and queries; and queries that wait for events."""
+"""`nadi search`: full-text indexes of streams, indexers and queries; and standing queries that match new events."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from nadi.search.percolate.records import QuerySet
 
 _POSITION = "head, tail, a time, a bookmark, or a cut's text"
-_FIELDS = "`name:kind,…`, where a kind is text, keyword, long, double, date or timestamp"
+_FIELDS = "Fields as `name:kind,…`; kinds: text, keyword, long, double, date, timestamp"
 FormatHelp = typer.Option(
-    "--format", help="What events are: json, objects with these fields, or text, each one field of the kind text."
+    "--format", help="Format of the events: json objects with these fields, or text as a single field."
 )
 
 
@@ -38,8 +38,8 @@ def _standing(manager: StreamManager, scope: str) -> StandingQueries:
     return standing_queries(manager, scope)
 
 
-def _fields(one: IndexDefinition | QuerySet) -> str:
-    return ",".join(f"{field.name}:{field.kind}" for field in one.fields)
+def _fields(definition: IndexDefinition | QuerySet) -> str:
+    return ",".join(f"{field.name}:{field.kind}" for field in definition.fields)
 
 
 # --- indexes ---------------------------------------------------------------------------------------------
@@ -49,38 +49,38 @@ def _rows(manager: StreamManager, scope: str) -> Any:
     definitions, unreadable = _indexes(manager, scope).list_with_unreadable()
     rows = [
         {
-            "stream": one.stream,
-            "fields": _fields(one),
-            "format": one.format,
-            "stopped": "being deleted" if one.is_dropped else one.is_stopped,
-            "store": one.url,
+            "stream": index.stream,
+            "fields": _fields(index),
+            "format": index.format,
+            "stopped": "being deleted" if index.is_dropped else index.is_stopped,
+            "store": index.url,
         }
-        for one in definitions
+        for index in definitions
     ]
     return rows, unreadable
 
 
 def _show(manager: StreamManager, scope: str, stream: str) -> Row:
-    one = _indexes(manager, scope).get(stream)
-    row = {"stream": one.stream, "fields": _fields(one), "format": one.format, "stopped": one.is_stopped}
-    return row | {"store": one.url, "dead-letter stream": one.dead_letters or "", "begins": one.start}
+    index = _indexes(manager, scope).get(stream)
+    row = {"stream": index.stream, "fields": _fields(index), "format": index.format, "stopped": index.is_stopped}
+    return row | {"store": index.url, "dead-letter stream": index.dead_letters or "", "begins": index.start}
 
 
 def _status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _indexes(manager, scope).status(stream)
-    one = status.definition
-    row = {"store": one.url, "dead-letter stream": one.dead_letters or "", "indexed": status.indexed}
+    definition = status.definition
+    row = {"store": definition.url, "dead-letter stream": definition.dead_letters or "", "indexed": status.indexed}
     row |= {"bytes of the past": status.past_bytes, "shards": status.shards, "bytes": status.size_bytes}
     return _progress(status) | row | processes("indexer", status.indexers)
 
 
 def _progress(status: IndexStatus | StandingStatus) -> Row:
-    one = status.definition
+    definition = status.definition
     return {
-        "stream": one.stream,
-        "fields": _fields(one),
-        "format": one.format,
-        "stopped": one.is_stopped,
+        "stream": definition.stream,
+        "fields": _fields(definition),
+        "format": definition.format,
+        "stopped": definition.is_stopped,
         "didn't parse": status.unfit,
         "events with each field": status.having,
         "gaps": status.gaps,
@@ -89,7 +89,8 @@ def _progress(status: IndexStatus | StandingStatus) -> Row:
 
 
 KeepObjects = Annotated[
-    bool | None, typer.Option("--keep-objects", help="Don't delete its shards, as where their store is gone for good.")
+    bool | None,
+    typer.Option("--keep-objects", help="Don't delete its shards, for example if their store no longer exists."),
 ]
 
 search_app = Resource(
@@ -115,15 +116,15 @@ def create_index(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    fields: Annotated[str, typer.Option(help=f"{_FIELDS}; with --format text one name, such as line:text.")],
+    fields: Annotated[str, typer.Option(help=f"{_FIELDS}; with --format text a single field, such as line:text.")],
     index: OfIndex,
     form_of: Annotated[Literal["json", "text"], FormatHelp] = "json",
-    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_POSITION}.")] = "head",
+    start: Annotated[str, typer.Option("--from", help=f"Start: {_POSITION}.")] = "head",
     dead_letters: DeadLetters = None,
 ) -> None:
-    """Define the search index of a stream; `nadi search run` fills it."""
+    """Create a search index for a stream. `nadi search run` fills it."""
     _indexes(manager, scope).create(stream, fields, where=index, format=form_of, start=start, dead_letters=dead_letters)
-    say(f"created the search index of {scope}/{stream}: fill it with `{_run(scope, stream)}`")
+    say(f"created search index {scope}/{stream}: fill it with `{_run(scope, stream)}`")
 
 
 def _run(scope: str, stream: str) -> str:
@@ -134,7 +135,7 @@ def _run(scope: str, stream: str) -> str:
 def run_indexer(
     scope: Scope, stream: Stream, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
 ) -> None:
-    """Fill a search index until Ctrl-C; several that run share the work."""
+    """Run an indexer until Ctrl-C. Several indexers share the work."""
     from nadi.search import run
 
     run(scope, stream, controller, trust_store=trust_store)
@@ -145,26 +146,29 @@ def backfill(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    processes: Annotated[int, typer.Option(help="That work at it, on this machine.", min=1, max=1_000)] = 1,
+    processes: Annotated[int, typer.Option(help="Number of processes on this machine.", min=1, max=1_000)] = 1,
 ) -> None:
-    """Index what is in a stream already, by several processes; run again, it continues with what is left."""
+    """Index a stream's existing events with several processes.
+
+    If interrupted, run it again to continue.
+    """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     from nadi.search import backfill_parts
 
     parts = backfill_parts(manager, scope, stream)
-    total, done, told = sum(part.size_bytes for part in parts), 0, 0
+    total, done, reported = sum(part.size_bytes for part in parts), 0, 0
     with ProcessPoolExecutor(min(processes, len(parts) or 1), multiprocessing.get_context("spawn")) as pool:
         try:
             running = {pool.submit(part.index): part.size_bytes for part in parts}
-            for ended in as_completed(running):
-                ended.result()
-                done += running[ended]
-                if (percent := done * 10 // max(total, 1) * 10) > told:
-                    told = percent
+            for future in as_completed(running):
+                future.result()
+                done += running[future]
+                if (percent := done * 10 // max(total, 1) * 10) > reported:
+                    reported = percent
                     warn(f"{percent} % of {total:,} bytes")
-        except BaseException:  # Ctrl-C, too: only what is begun is finished
+        except BaseException:  # also on Ctrl-C: finish only parts already started
             pool.shutdown(cancel_futures=True)
             raise
     say(f"indexed {total:,} bytes of {scope}/{stream} in {len(parts):,} parts")
@@ -174,20 +178,21 @@ def backfill(
 def clean(
     manager: StreamManager, index: OfIndex, dry_run: DryRun = False, yes: Yes = False, form: Form = Form.TABLE
 ) -> None:
-    """Delete shards whose index is gone, as after a program has deleted its scope. Others' stay."""
+    """Delete orphaned shards, whose index no longer exists. Shards of other servers are kept."""
     from nadi import search
 
-    leftovers = search.orphaned_shards(manager, index)
+    orphaned = search.orphaned_shards(manager, index)
     columns = ["scope", "stream", "shards", "bytes", "folder", "kept"]
     fields = ["scope", "stream", "shards", "size_bytes", "folder", "kept"]
-    rows = [{name: getattr(one, field) for name, field in zip(columns, fields, strict=True)} for one in leftovers]
-    show(rows, columns, form=form, empty=f"No index has left anything in {index}.")
-    wanted = [one for one in leftovers if not one.kept]
-    if dry_run or not wanted:
+    rows = [{name: getattr(each, field) for name, field in zip(columns, fields, strict=True)} for each in orphaned]
+    show(rows, columns, form=form, empty=f"No orphaned shards in {index}.")
+    removable = [each for each in orphaned if not each.kept]
+    if dry_run or not removable:
         return
-    confirm(f"Delete {sum(one.shards for one in wanted):,} shards that aren't kept?", yes)
-    done = search.clean(manager, index)
-    warn(f"deleted {sum(one.shards for one in done):,} shards, {sum(one.size_bytes for one in done):,} bytes")
+    confirm(f"Delete {sum(each.shards for each in removable):,} orphaned shards?", yes)
+    deleted = search.clean(manager, index)
+    shards, size_bytes = sum(each.shards for each in deleted), sum(each.size_bytes for each in deleted)
+    warn(f"deleted {shards:,} shards, {size_bytes:,} bytes")
 
 
 @search_app.command("query")
@@ -196,25 +201,31 @@ def query(
     scope: Scope,
     stream: Stream,
     text: Annotated[
-        str, typer.Argument(metavar="[QUERY]", help="What to find; see docs/search.md. All by default.")
+        str, typer.Argument(metavar="[QUERY]", help="Query (see docs/search.md). (default: all events)")
     ] = "",
-    order: Annotated[Literal["newest", "oldest", "best"], typer.Option(help="Which come first.")] = "newest",
-    limit: Annotated[int, typer.Option("--limit", "-c", help="Hits of a page.", min=1)] = 20,
-    after: Annotated[str | None, typer.Option(help="Show the page that begins there: the `next` of one.")] = None,
-    since: Annotated[str | None, typer.Option("--from", help=f"Only from there on: {_POSITION}.")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="Only up to there.")] = None,
+    order: Annotated[Literal["newest", "oldest", "best"], typer.Option(help="Order of hits.")] = "newest",
+    limit: Annotated[int, typer.Option("--limit", "-c", help="Hits per page.", min=1)] = 20,
+    after: Annotated[
+        str | None, typer.Option(help="Show the page that starts here: the `next` of the previous page.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--from", help=f"Start of the range: {_POSITION}.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="End of the range.")] = None,
     key: RoutingKeys = None,
-    wait_for: Annotated[str | None, typer.Option(help="Wait until all up to there is indexed.")] = None,
-    by: Annotated[str | None, typer.Option(help="Count by that field instead, or by _came.")] = None,
-    interval_s: Annotated[float | None, typer.Option("--interval", help="Of a count by time: in seconds.")] = None,
+    wait_for: Annotated[str | None, typer.Option(help="Wait until everything before this position is indexed.")] = None,
+    by: Annotated[str | None, typer.Option(help="Count by this field, or by _came, instead of listing hits.")] = None,
+    interval_s: Annotated[
+        float | None, typer.Option("--interval", help="Interval of counts by time in seconds.")
+    ] = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """Find events, or count them."""
+    """Search events, or count them."""
     bounds: dict[str, Any] = {"since": since, "until": until, "keys": key or None, "wait_for": wait_for}
     with _indexes(manager, scope).open(stream) as index:
         if by is not None or interval_s is not None:
             if after is not None or order != "newest":
-                raise InvalidArgumentError("--after and --order are about hits, and --by counts them: choose one")
+                raise InvalidArgumentError(
+                    "--after and --order can't be combined with --by, which counts hits: choose one"
+                )
             counts = index.count(text, by=by, interval_s=interval_s, limit=limit, **bounds)
             rows = [{"value": str(value), "events": count} for value, count in counts.items()]
             show(rows, ["value", "events"], form=form, empty="Nothing found.")
@@ -225,9 +236,9 @@ def query(
         return
     status = _indexes(manager, scope).status(stream)
     if status.indexed and (unseen := [name for name, events in status.having.items() if not events]):
-        warn(f"none of the {status.indexed:,} events has {', '.join(unseen)}: is a field's name misspelt?")
+        warn(f"no event of {status.indexed:,} has the field {', '.join(unseen)}: check its spelling")
     if status.behind_bytes and not status.indexers:
-        warn(f"{status.behind_bytes:,} bytes aren't indexed, and no indexer runs: `{_run(scope, stream)}`")
+        warn(f"{status.behind_bytes:,} bytes aren't indexed and no indexer is running: use `{_run(scope, stream)}`")
 
 
 def _show_page(page: Page, form: Form) -> None:
@@ -252,14 +263,14 @@ def _show_page(page: Page, form: Form) -> None:
     for hit in page.hits:
         excerpt = hit.excerpt
         line = hit.data.decode(errors="replace") if excerpt is None else excerpt.text
-        text = Text("".join(one if one.isprintable() else " " for one in line))
+        text = Text("".join(char if char.isprintable() else " " for char in line))
         for start, end in () if excerpt is None else excerpt.found:
             text.stylize("bold", start, end)
-        place = f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
-        console.print(Text(place).append_text(text), soft_wrap=True)
+        location = f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
+        console.print(Text(location).append_text(text), soft_wrap=True)
     say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
     if page.next is not None:
-        say(f"the next page: --after {page.next}")
+        say(f"next page: --after {page.next}")
 
 
 # --- standing queries ------------------------------------------------------------------------------------
@@ -267,7 +278,7 @@ def _show_page(page: Page, form: Form) -> None:
 
 def _queries(manager: StreamManager, scope: str, stream: str) -> Any:
     queries, unreadable = _standing(manager, scope).list_with_unreadable(stream)
-    rows = [{"name": one.name, "query": one.text, "from": one.since or "when it was added"} for one in queries]
+    rows = [{"name": each.name, "query": each.text, "from": each.since or "when it was added"} for each in queries]
     return rows, unreadable
 
 
@@ -278,14 +289,14 @@ def _standing_status(manager: StreamManager, scope: str, stream: str) -> Row:
     return _progress(status) | row | processes("matcher", status.matchers)
 
 
-standing_app = typer.Typer(help="Standing queries: they wait for events.", no_args_is_help=True)
+standing_app = typer.Typer(help="Manage standing queries, which match new events.", no_args_is_help=True)
 search_app.add_typer(standing_app, name="standing")
 Resource(
     noun="standing query",
     names={"scope": Scope, "stream": Stream, "name": Stream},
     columns=["name", "query", "from"],
     rows=_queries,
-    empty="Stream {scope}/{stream} has no standing queries yet.",
+    empty="No standing queries of stream {scope}/{stream}.",
 ).add_to(standing_app)
 Resource(
     noun="set of standing queries",
@@ -304,14 +315,15 @@ def create_standing(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    hits: Annotated[str, typer.Option(help="The stream for hits.")],
-    fields: Annotated[str | None, typer.Option(help=f"{_FIELDS}; by default those of the stream's index.")] = None,
+    hits: Annotated[str, typer.Option(help="Stream for hits.")],
+    fields: Annotated[str | None, typer.Option(help=f"{_FIELDS}. (default: those of the stream's index)")] = None,
     form_of: Annotated[Literal["json", "text"] | None, FormatHelp] = None,
-    start: Annotated[str, typer.Option("--from", help="Where it begins: head, tail, a time, a bookmark.")] = "tail",
+    start: Annotated[str, typer.Option("--from", help="Start: head, tail, a time, a bookmark.")] = "tail",
 ) -> None:
-    """Have a stream's events matched with standing queries; `nadi search standing run` does it."""
+    """Set up standing queries for a stream. `nadi search standing run` matches them."""
     _standing(manager, scope).create(stream, hits, fields=fields, format=form_of, start=start)
-    say(f"created: add queries with `{shlex.join(['nadi', 'search', 'standing', 'add', scope, stream])} NAME QUERY`")
+    command = shlex.join(["nadi", "search", "standing", "add", scope, stream])
+    say(f"created standing queries of {scope}/{stream}: add one with `{command} NAME QUERY`")
 
 
 @standing_app.command("add")
@@ -319,9 +331,11 @@ def add(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    name: Annotated[str, typer.Argument(help="Its name, which is its hits' routing key.")],
-    text: Annotated[str, typer.Argument(metavar="QUERY", help="What events are to fit.")],
-    since: Annotated[str | None, typer.Option("--from", help="First what came since: head, a time.")] = None,
+    name: Annotated[str, typer.Argument(help="Name, which is the routing key of its hits.")],
+    text: Annotated[str, typer.Argument(metavar="QUERY", help="Query that events must match.")],
+    since: Annotated[
+        str | None, typer.Option("--from", help="Match earlier events first, from here: head, a time.")
+    ] = None,
 ) -> None:
     """Add a standing query."""
     _standing(manager, scope).add(stream, {name: text}, since=since)
@@ -333,7 +347,7 @@ def remove(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Their names.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of standing queries.")],
 ) -> None:
     """Remove standing queries; their hits stay."""
     _standing(manager, scope).remove(stream, names)
@@ -344,7 +358,7 @@ def remove(
 def run_matcher(
     scope: Scope, stream: Stream, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
 ) -> None:
-    """Match events until Ctrl-C; several that run share the work."""
+    """Run a matcher until Ctrl-C. Several matchers share the work."""
     from nadi.search import match
 
     match(scope, stream, controller, trust_store=trust_store)

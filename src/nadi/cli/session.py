@@ -1,8 +1,8 @@
-"""What all commands get: the client, the form of rows and the error messages; and the commands that all resources have.
+"""Shared parts of commands: the client, output formats, error messages and the commands common to all resources.
 
-A command names what it needs among its parameters: `manager`, a client of the server that its options then choose, and
-`form`, how it prints rows. A `Resource` describes a kind of thing, of which it makes `list`, `show`, `status`, `stop`
-and `delete`; its module adds `create`, `run` and what else there is.
+A command requests what it needs by parameter name: `manager` is a client of the server chosen by its options, and
+`form` is the output format. A `Resource` describes a kind of thing and generates `list`, `show`, `status`, `stop`
+and `delete`; the resource's module adds `create`, `run` and others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from nadi.cli.options import AsJson, Controller, Output, Patience, TrustStore, Yes
-from nadi.cli.printing import Form, confirm, errors_told, say, say_gone, show, show_fields
+from nadi.cli.printing import Form, confirm, report_deleted, reporting_errors, say, show, show_fields
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, ProtocolError
 
@@ -46,52 +46,61 @@ _SERVER = [
 
 
 def prepared(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options for what its parameters name. Errors of nadi end it with their message."""
-    own = _parameters(command)
-    needs = {one.name for one in own} & {"manager", "form"}
+    """Add the options behind `manager` and `form` to a command; nadi's errors end it with their message."""
+    parameters = _parameters(command)
+    needs = {parameter.name for parameter in parameters} & {"manager", "form"}
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        with errors_told(), ExitStack() as within:
+    def run(**arguments: Any) -> None:
+        with reporting_errors(), ExitStack() as within:
             if "form" in needs:
-                output, as_json = given.pop("output"), given.pop("as_json")
+                output, as_json = arguments.pop("output"), arguments.pop("as_json")
                 choose_one(is_json=as_json, output=output not in (None, Form.JSON))
-                given["form"] = Form.JSON if as_json else output or Form.TABLE
+                arguments["form"] = Form.JSON if as_json else output or Form.TABLE
             if "manager" in needs:
                 from nadi.client import StreamManager
 
-                server, trust_store, timeout = (given.pop(option.name) for option in _SERVER)
+                server, trust_store, timeout = (arguments.pop(option.name) for option in _SERVER)
                 client = StreamManager(server, trust_store=trust_store, timeout=timeout)
-                given["manager"] = within.enter_context(client)
-            command(**given)
+                arguments["manager"] = within.enter_context(client)
+            command(**arguments)
 
-    shown = [option for one in own for option in (_FORM if one.name == "form" else [one]) if one.name != "manager"]
+    shown = [
+        option
+        for parameter in parameters
+        for option in (_FORM if parameter.name == "form" else [parameter])
+        if parameter.name != "manager"
+    ]
     shown += _SERVER if "manager" in needs else []
-    by_name = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in shown]
+    by_name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]
     run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
-    run.__annotations__ = {}  # the signature says it all
+    run.__annotations__ = {}  # __signature__ replaces them
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)  # help keeps line breaks otherwise
     return run
 
 
 def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
-    """An option that may be left out, for `taking`."""
+    """Return the annotation of an optional option, for `taking`."""
     return Annotated[kind | None, typer.Option(*names, help=about, **more)]
 
 
-def _taking(command: Callable[..., None], own: Iterable[Parameter], options: Mapping[str, Any]) -> Callable[..., None]:
-    shown = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
-    shown += [_parameter(*one, None) for one in options.items()]
+def _taking(
+    command: Callable[..., None], parameters: Iterable[Parameter], options: Mapping[str, Any]
+) -> Callable[..., None]:
+    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    shown += [_parameter(name, annotation, None) for name, annotation in options.items()]
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return command
 
 
 def taking(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a command's `**given` be these options, each None where it isn't given."""
+    """Replace a command's `**given` by these options, each None unless given."""
     return lambda command: _taking(command, _parameters(command)[:-1], options)
 
 
 def awaited(manager: StreamManager, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """The result of what is done with the client's asyncio face."""
+    """Run a coroutine on the client's asyncio interface and return its result."""
     from nadi.client.blocking.face import inside
 
     thread, core = inside(manager)
@@ -99,14 +108,14 @@ def awaited(manager: StreamManager, work: Callable[[Any], Coroutine[Any, Any, T]
 
 
 def choose_one(**options: Any) -> None:
-    """InvalidArgumentError if several of these options, `is_json` for --json, say, are given."""
+    """Raise InvalidArgumentError if more than one of these options is given; `is_json` stands for --json."""
     given = _given(options)
     if len(given) > 1:
-        raise InvalidArgumentError(f"{' and '.join(given)} exclude each other: choose one")
+        raise InvalidArgumentError(f"{' and '.join(given)} can't be combined: choose one")
 
 
 def check_absent(why: str, **options: Any) -> None:
-    """InvalidArgumentError if one of these options is given, which "has no effect with --x", say."""
+    """Raise InvalidArgumentError if one of these options is given; why: such as "can't be used with --x"."""
     for name in _given(options):
         raise InvalidArgumentError(f"{name} {why}")
 
@@ -117,15 +126,14 @@ def _given(options: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of thing that has a name.
+    """A kind of named thing.
 
-    noun: as in "deleted reader group home/billing". names: the arguments that name one; `list` takes all but the last.
-    columns: of the table that `list` prints. rows: of (manager, *those arguments, **filters), rows and records that
-    can't be read; for_people: a row as the table has it. empty: printed without any.
-    show, status: the fields of one, printed below each other; status is of a process, which `stop` ends.
-    delete: its result is False if nothing had that name. question: the end of the one that is asked before, such as
-    "? Its table stays."; find: raises where there is nothing to ask about; stays: what isn't deleted. options: of
-    `delete`.
+    noun: as in "deleted reader group home/billing". names: the arguments that identify one; `list` takes all but the
+    last. columns: of the table that `list` prints. rows: function of (manager, *those arguments, **filters) that
+    returns rows and unreadable records; for_people: maps a row for the table. empty: the message without rows.
+    show, status: functions that return one resource's fields; stop: ends its processes. delete: returns False if the
+    name doesn't exist; question: the end of its confirmation, such as "? Its table stays."; find: raises if there is
+    nothing to confirm; stays: names what isn't deleted; options: extra options of `delete`.
     """
 
     noun: str
@@ -145,7 +153,7 @@ class Resource:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def app(self) -> typer.Typer:
-        """Its commands, to which its module adds others."""
+        """Return its commands; its module adds others."""
         app = typer.Typer(no_args_is_help=True)
         self.add_to(app)
         return app
@@ -153,25 +161,25 @@ class Resource:
     def add_to(self, app: typer.Typer) -> None:
         noun, names, within = self.noun, self.names, dict(list(self.names.items())[:-1])
         form = {"form": Form}
-        how_far = f"Show the position of a {noun} and its workers."
-        ends = f"Have all that work at a {noun} end; `run` continues there."
+        status = f"Show the position of a {noun} and its workers."
+        stop = f"Stop all processes of a {noun}; `run` resumes it."
         commands: dict[str, tuple[Any, Callable[..., None], str, Mapping[str, Any], Mapping[str, Any]]] = {
             "list": (self.rows, self._list, f"List {self._plural}.", within | form, self.filters),
             "show": (self.show, self._fields, f"Show a {noun}.", {**names, **form}, {}),
-            "status": (self.status, self._fields, how_far, {**names, **form}, {}),
-            "stop": (self.stop, self._stop, ends, names, {}),
+            "status": (self.status, self._fields, status, {**names, **form}, {}),
+            "stop": (self.stop, self._stop, stop, names, {}),
             "delete": (self.delete, self._delete, f"Delete a {noun}{self.stays}.", names, {"yes": Yes, **self.options}),
         }
         for verb, (source, run, about, arguments, options) in commands.items():
             if source is not None:
-                own = [_parameter(*one) for one in {"manager": object, **arguments}.items()]
-                app.command(verb, help=about)(_taking(partial(run, source), own, options))
+                parameters = [_parameter(*item) for item in {"manager": object, **arguments}.items()]
+                app.command(verb, help=about)(_taking(partial(run, source), parameters, options))
 
     def _list(self, rows: Callable[..., Any], manager: StreamManager, form: Form, **given: Any) -> None:
-        found, unreadable = rows(manager, **given)
-        such = f"such {self.noun}" if self.filters else self._plural
-        empty = (self.empty or f"Scope {{scope}} has no {such}.").format(**given)
-        shown = map(self.for_people, found) if form is Form.TABLE else found
+        records, unreadable = rows(manager, **given)
+        description = f"matching {self._plural}" if self.filters else self._plural
+        empty = (self.empty or f"No {description} in scope {{scope}}.").format(**given)
+        shown = map(self.for_people, records) if form is Form.TABLE else records
         show(list(shown), self.columns, form=form, empty=empty, unreadable=unreadable)
 
     def _fields(self, fields: Callable[..., Row], manager: StreamManager, form: Form, **given: Any) -> None:
@@ -184,10 +192,10 @@ class Resource:
     def _delete(self, delete: Callable[..., Any], manager: StreamManager, yes: bool = False, **given: Any) -> None:
         name = self._name(given)
         if self.question and not yes:
-            with suppress(ProtocolError):  # an unreadable one can be deleted
+            with suppress(ProtocolError):  # unreadable records can be deleted
                 self.find(manager, **given)
             confirm(f"Delete {name}{self.question}")
-        say_gone(delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
+        report_deleted(delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
 
     def _name(self, given: Mapping[str, Any]) -> str:
         return f"{self.noun} {'/'.join(given[name] for name in self.names)}"

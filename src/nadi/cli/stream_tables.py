@@ -1,4 +1,4 @@
-"""`nadi stream-table`: how streams are read as tables."""
+"""`nadi stream-table`: definitions of streams as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager, TableDefinition
     from nadi.client.streamtables.change_writer import IfUnknown
 
-Name = Annotated[str, typer.Argument(help="The table: letters, digits, '.' and '-'.")]
+Name = Annotated[str, typer.Argument(help="Name of the table: letters, digits, '.' and '-'.")]
 
 
 def _columns(manager: StreamManager, definition: TableDefinition) -> str:
@@ -40,16 +40,16 @@ def _row(definition: TableDefinition) -> Row:
 
 def _rows(manager: StreamManager, scope: str, stream: str | None) -> Any:
     definitions, unreadable = manager.stream_tables(scope).list_with_unreadable(stream=stream)
-    return [_row(one) | {"columns": one.value_schema or "of the stream's schema"} for one in definitions], unreadable
+    return [_row(each) | {"columns": each.value_schema or "of the stream's schema"} for each in definitions], unreadable
 
 
-def _shown(manager: StreamManager, scope: str, name: str) -> Row:
-    """With the columns that its rows have now."""
+def _show(manager: StreamManager, scope: str, name: str) -> Row:
+    """Return a definition with its current columns."""
     definition = manager.stream_tables(scope).get(name)
     try:
         return _row(definition) | {"columns": _columns(manager, definition)}
-    except InvalidArgumentError as error:  # the stream's schema isn't any more what it was defined with
-        return _row(definition) | {"columns": f"can't be read: {error}"}
+    except InvalidArgumentError as error:  # the stream's schema has changed
+        return _row(definition) | {"columns": f"unreadable: {error}"}
 
 
 stream_table_app = Resource(
@@ -58,31 +58,31 @@ stream_table_app = Resource(
     columns=["table", "stream", "key", "event time", "columns", "note"],
     rows=_rows,
     filters={"stream": OfStream},
-    show=_shown,
+    show=_show,
     delete=lambda manager, scope, name: manager.stream_tables(scope).drop(name),
     stays="; the stream stays",
 ).app()
 
 
 _OPTIONS = {
-    "stream": option(str, "The stream. [default: the one of that name]"),
+    "stream": option(str, "Stream. (default: the stream with the table's name)"),
     "value_schema": option(
-        str, "The columns, as 'meter string, wh double'. [default: those of the stream's schema]", "--schema"
+        str, "Columns, such as 'meter string, wh double'. (default: from the stream's schema)", "--schema"
     ),
     "value_format": option(
         str,
-        "What events are: json, msgpack, avro, protobuf or arrow. [default: as the stream's schema says, or json with "
-        "--schema]",
+        "Format of the events: json, msgpack, avro, protobuf or arrow. (default: from the stream's schema, or json "
+        "with --schema)",
         "--format",
     ),
     "value_mode": option(
         str,
-        "Events that are not such a row: PERMISSIVE has them as nulls, DROPMALFORMED leaves them out, FAILFAST ends "
-        "the read. [default: PERMISSIVE]",
+        "Handling of malformed events: PERMISSIVE returns nulls, DROPMALFORMED skips them, FAILFAST fails. "
+        "(default: PERMISSIVE)",
         "--mode",
     ),
-    "key": option(list[str], f"A column that tells rows apart, of which the latest counts; {SEVERAL}."),
-    "event_time": option(str, "The column that has an event's time."),
+    "key": option(list[str], f"Column of the primary key, whose latest row counts; {SEVERAL}."),
+    "event_time": option(str, "Column with the event time."),
 }
 
 
@@ -93,13 +93,13 @@ def create(
     scope: Scope,
     name: Name,
     note: Note = "",
-    replace: Annotated[bool, typer.Option("--replace", help="In place of a table of that name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing definition.")] = False,
     **given: Any,
 ) -> None:
-    """Define how a stream is read as a table."""
+    """Define a stream table."""
     given["key"] = given["key"] or ()
-    made = manager.stream_tables(scope).define(name, note=note, replace=replace, **given)
-    say(f"created stream table {name} of stream {scope}/{made.stream}: {_columns(manager, made)}")
+    definition = manager.stream_tables(scope).define(name, note=note, replace=replace, **given)
+    say(f"created stream table {name} of stream {scope}/{definition.stream}: {_columns(manager, definition)}")
 
 
 @stream_table_app.command("write-changes")
@@ -107,25 +107,25 @@ def write_changes(
     manager: StreamManager,
     scope: Scope,
     name: Name,
-    to: Annotated[str, typer.Argument(help="The stream that gets the changes, or a table of it.")],
-    end: Annotated[str | None, typer.Option(help=f"Where to stop: {POSITION}. [default: none: until Ctrl-C]")] = None,
-    every: Annotated[float, typer.Option(help="Look for new rows every so many seconds.", min=0.01)] = 1.0,
+    to: Annotated[str, typer.Argument(help="Target stream, or a stream table of it.")],
+    end: Annotated[str | None, typer.Option(help=f"End: {POSITION}. (default: none, runs until Ctrl-C)")] = None,
+    every: Annotated[float, typer.Option(help="Seconds between checks for new rows.", min=0.01)] = 1.0,
     on_unknown_commit: Annotated[
         str,
         typer.Option(
-            help="What to do if nobody knows whether the last changes of an earlier run are there: raise (an error), "
-            "written (continue after them), again (write them)."
+            help="If it is unknown whether an earlier run's last changes were written: raise (fail), written (skip "
+            "them), again (write them again)."
         ),
     ] = "raise",
 ) -> None:
-    """Write the changes of a table into another stream, each once, from where it was left."""
+    """Write a table's changes to another stream exactly once, continuing from the previous run."""
     import nadi
 
-    count, what = 0, f"changes of {scope}/{name} to {to}"
+    count, changes = 0, f"changes of {scope}/{name} to {to}"
 
-    def note_progress(so_far: int) -> None:
+    def note_progress(total: int) -> None:
         nonlocal count
-        count = so_far
+        count = total
 
     cuts = manager.cuts(scope, manager.stream_tables(scope).get(name).stream)
     cut = None if end is None else cut_at(cuts, end, end=True)
@@ -141,10 +141,10 @@ def write_changes(
             on_unknown_commit=cast("IfUnknown", on_unknown_commit),
         )
     except KeyboardInterrupt:
-        warn(f"wrote {count:,} {what}")
+        warn(f"wrote {count:,} {changes}")
         raise typer.Exit(INTERRUPTED) from None
     except Exception:
         if count:
-            warn(f"wrote {count:,} {what}, and no more")
+            warn(f"wrote only {count:,} {changes}")
         raise
-    warn(f"wrote {count:,} {what}")
+    warn(f"wrote {count:,} {changes}")

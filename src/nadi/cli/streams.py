@@ -1,4 +1,4 @@
-"""`nadi scope` and `nadi stream`: list, create, change and delete scopes and streams, and show how streams scale."""
+"""`nadi scope` and `nadi stream`: manage scopes and streams, and show how streams scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.options import POSITION, SEVERAL, By, OfTag, Scope, Stream, Tags, TimeBasis, Yes, cut_at
-from nadi.cli.printing import Form, confirm, say, say_gone, show
+from nadi.cli.printing import Form, confirm, report_deleted, say, show
 from nadi.cli.session import Resource, Row, check_absent, choose_one, option, taking
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
 
@@ -22,28 +22,26 @@ if TYPE_CHECKING:
     from nadi.model.event_time import EventTime
     from nadi.model.reports import ScalingReport, SegmentReport
 
-_LISTED = 8  # segments or key ranges of one decision
+_LISTED = 8  # segments or key ranges shown per decision
 
 _POLICIES = {
-    "segments": option(int, "Minimum number of segments. [default: 1]", min=1),
+    "segments": option(int, "Minimum number of segments. (default: 1)", min=1),
     "events_per_s": option(int, "Split segments that receive more events per second.", min=1),
     "kib_per_s": option(int, "Split segments that receive more KiB per second.", min=1),
-    "scale_factor": option(int, "Pieces that one split may make, at most. [default: 2]", min=2),
-    "retention": option(str, "Keep at least this: an age (90s, 15min, 12h, 7d) or a size (500MB, 10GiB)."),
-    "retention_max": option(str, "Keep at most this for reader groups that hold back retention."),
+    "scale_factor": option(int, "Maximum pieces of one split. (default: 2)", min=2),
+    "retention": option(str, "Minimum retention: an age (90s, 15min, 12h, 7d) or a size (500MB, 10GiB)."),
+    "retention_max": option(str, "Maximum retention, even if reader groups need more."),
     "over_bookmarks": option(
         bool,
-        "Whether bookmarks and slices don't hold retention back.",
+        "Whether retention may delete events that bookmarks and slices refer to.",
         "--retention-over-bookmarks/--retention-under-bookmarks",
     ),
     "by_event_time": option(
-        bool, "Whether ages are of the events' own time.", "--retention-by-event-time/--retention-by-arrival"
+        bool, "Whether ages refer to the events' own time.", "--retention-by-event-time/--retention-by-arrival"
     ),
-    "event_time": option(str, "The field that has an event's time: read_at, meta.time.", metavar="PATH"),
-    "event_time_unit": option(
-        Literal["s", "ms", "us", "ns"], "What the field counts since 1970, if it is a number. [default: s]"
-    ),
-    "event_time_format": option(Literal["json", "msgpack"], "What the events are. [default: json]"),
+    "event_time": option(str, "Field with the event time, such as read_at or meta.time.", metavar="PATH"),
+    "event_time_unit": option(Literal["s", "ms", "us", "ns"], "Unit of a numeric event time since 1970. (default: s)"),
+    "event_time_format": option(Literal["json", "msgpack"], "Format of the events. (default: json)"),
 }
 _SCALING = "segments", "events_per_s", "kib_per_s", "scale_factor"
 _RETENTION = "retention", "retention_max", "over_bookmarks", "by_event_time"
@@ -59,37 +57,37 @@ scope_app = Resource(
         [{"scope": scope} for scope in sorted(manager.list_scopes()) if not scope.startswith("_")],
         (),
     ),
-    empty="There are no scopes yet: create one with `nadi scope create NAME`.",
+    empty="No scopes found: create one with `nadi scope create NAME`.",
 ).app()
 
 
 @scope_app.command("create")
 def create_scope(manager: StreamManager, scope: Scope) -> None:
     """Create a scope."""
-    made = manager.create_scope(scope)
-    say(f"created scope {scope}" if made else f"scope {scope} already exists")
+    is_new = manager.create_scope(scope)
+    say(f"created scope {scope}" if is_new else f"scope {scope} already exists")
 
 
 @scope_app.command("delete")
 def delete_scope(
     manager: StreamManager,
     scope: Scope,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Including everything in it.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", help="Delete everything in the scope, too.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a scope, with its bookmarks, named slices and search indexes."""
+    """Delete a scope with its bookmarks, slices and search indexes."""
     from nadi.search import indexes
 
     confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?", yes)
     catalog, orphaned = indexes(manager, scope), set()
     with suppress(NotFoundError, PermissionDeniedError):
-        known, unreadable = catalog.list_with_unreadable()
-        staying = set() if recursive else set(manager.list_streams(scope))
-        orphaned = {*(index.stream for index in known), *(index.name for index in unreadable)} - staying
+        readable, unreadable = catalog.list_with_unreadable()
+        remaining = set() if recursive else set(manager.list_streams(scope))
+        orphaned = {*(index.stream for index in readable), *(index.name for index in unreadable)} - remaining
     for stream in orphaned:
         catalog.drop(stream)
-    gone = manager.delete_scope(scope, recursive=recursive)
-    say_gone(gone, f"deleted scope {scope}", f"scope {scope}")
+    is_deleted = manager.delete_scope(scope, recursive=recursive)
+    report_deleted(is_deleted, f"deleted scope {scope}", f"scope {scope}")
 
 
 # --- streams ---------------------------------------------------------------------------------------------
@@ -116,20 +114,20 @@ stream_app = Resource(
 @stream_app.command("create")
 @taking(_POLICIES)
 def create_stream(manager: StreamManager, scope: Scope, stream: Stream, tag: Tags = None, **given: Any) -> None:
-    """Create a stream; its scope must exist."""
+    """Create a stream. The scope must exist."""
     from nadi.cli.amounts import retention_of
     from nadi.client import ScalingPolicy
 
-    kept = [given[name] for name in _RETENTION]
-    made = manager.create_stream(
+    retention = [given[name] for name in _RETENTION]
+    is_new = manager.create_stream(
         scope,
         stream,
         scaling=_scaling(ScalingPolicy.fixed(1), given),
-        retention=None if kept == [None] * 4 else retention_of(None, *kept),
+        retention=None if retention == [None] * 4 else retention_of(None, *retention),
         tags=tag or (),
         event_time=_event_time(given),
     )
-    say(f"created stream {scope}/{stream}" if made else f"stream {scope}/{stream} already exists")
+    say(f"created stream {scope}/{stream}" if is_new else f"stream {scope}/{stream} already exists")
 
 
 @stream_app.command("update")
@@ -138,17 +136,19 @@ def update_stream(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    fixed: Annotated[bool, typer.Option("--fixed", help="Keep the number of segments, whatever the load.")] = False,
-    everything: Annotated[bool, typer.Option("--everything", help="End retention: keep everything.")] = False,
-    tag: Annotated[list[str] | None, typer.Option("--add-tag", help=f"A tag; {SEVERAL}.")] = None,
-    remove_tag: Annotated[list[str] | None, typer.Option(help=f"A tag to remove; {SEVERAL}.")] = None,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Stop scaling: fix the number of segments.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Remove the retention policy: keep everything.")
+    ] = False,
+    tag: Annotated[list[str] | None, typer.Option("--add-tag", help=f"Tag to add; {SEVERAL}.")] = None,
+    remove_tag: Annotated[list[str] | None, typer.Option(help=f"Tag to remove; {SEVERAL}.")] = None,
     watermark_timeout: Annotated[
-        str | None, typer.Option(help="How long watermarks wait for a writer that notes no times any more: 30s, 5min.")
+        str | None, typer.Option(help="How long watermarks wait for a writer that stopped noting times: 30s, 5min.")
     ] = None,
-    arrival_only: Annotated[bool, typer.Option("--no-event-time", help="Events have no time of their own.")] = False,
+    arrival_only: Annotated[bool, typer.Option("--no-event-time", help="Remove the event time.")] = False,
     **given: Any,
 ) -> None:
-    """Change how a stream is scaled, what it keeps, its tags: only what is given."""
+    """Change a stream's scaling, retention, tags or event time. Whatever isn't given stays as it is."""
     from nadi.cli.amounts import age_s, retention_of, retention_text, scaling_text
 
     old = manager.stream_configuration(scope, stream)
@@ -157,37 +157,37 @@ def update_stream(
     if fixed or any(given[name] is not None for name in _SCALING):
         new["scaling"] = _scaling(old.scaling, given, fixed=fixed)
         changes.append(f"has {scaling_text(new['scaling'])}")
-    kept = [given[name] for name in _RETENTION]
-    if everything and kept != [None] * 4:
-        raise InvalidArgumentError("--everything ends retention: leave out the other options of retention")
-    if everything or kept != [None] * 4:
-        new["retention"] = None if everything else retention_of(old.retention, *kept)
+    retention = [given[name] for name in _RETENTION]
+    if everything and retention != [None] * 4:
+        raise InvalidArgumentError("--everything removes the retention policy: omit the other retention options")
+    if everything or retention != [None] * 4:
+        new["retention"] = None if everything else retention_of(old.retention, *retention)
         changes.append(f"keeps {retention_text(new['retention'])}")
     if tag or remove_tag:
         added, removed = set(tag or ()), set(remove_tag or ())
-        for one in added & removed:
-            raise InvalidArgumentError(f"tag {one!r} is to be added and removed: choose one")
-        for one in removed - set(old.tags):
-            has = ", ".join(sorted(old.tags)) or "none"
-            raise InvalidArgumentError(f"stream {scope}/{stream} has no tag {one!r}: it has {has}")
+        for name in added & removed:
+            raise InvalidArgumentError(f"tag {name!r} is both added and removed: choose one")
+        for name in removed - set(old.tags):
+            tags = ", ".join(sorted(old.tags)) or "none"
+            raise InvalidArgumentError(f"stream {scope}/{stream} doesn't have tag {name!r}: its tags are {tags}")
         new["tags"] = sorted({*old.tags, *added} - removed)
-        changes.append(f"has the tags {', '.join(new['tags'])}" if new["tags"] else "has no tags")
+        changes.append(f"has the tags {', '.join(new['tags'])}" if new["tags"] else "is untagged")
     if watermark_timeout is not None:
         new["timestamp_aggregation_timeout_ms"] = round(age_s(watermark_timeout) * 1000)
         changes.append(f"has watermarks that wait {watermark_timeout}")
     choose_one(event_time=given["event_time"] is not None, no_event_time=arrival_only)
-    own_time = _event_time(given)
-    if own_time is not None or arrival_only:
-        new["event_time"] = own_time
-        changes.append("has no event time" if own_time is None else f"has the event time {own_time.path}")
+    event_time = _event_time(given)
+    if event_time is not None or arrival_only:
+        new["event_time"] = event_time
+        changes.append("has the event time removed" if event_time is None else f"has the event time {event_time.path}")
     if not changes:
-        raise InvalidArgumentError("say what to change: --help lists the options")
+        raise InvalidArgumentError("nothing to change: give an option; --help lists them")
     manager.update_stream(scope, stream, **new)
     say(f"stream {scope}/{stream} {', '.join(changes)}")
 
 
 def _scaling(old: ScalingPolicy, given: Mapping[str, Any], *, fixed: bool = False) -> ScalingPolicy:
-    """The old policy but for what is given."""
+    """Return the old policy with the given changes."""
     from nadi.client.control.policy import BY_EVENTS, BY_KBYTES, FIXED
 
     choose_one(fixed=fixed, events_per_s=given["events_per_s"], kib_per_s=given["kib_per_s"])
@@ -197,27 +197,27 @@ def _scaling(old: ScalingPolicy, given: Mapping[str, Any], *, fixed: bool = Fals
     factor = given["scale_factor"]
     if kind == FIXED and factor is not None:
         raise InvalidArgumentError(
-            "--scale-factor has no effect on a fixed number of segments: add --events-per-s or --kib-per-s"
+            "--scale-factor can't be used with a fixed number of segments: add --events-per-s or --kib-per-s"
         )
-    kept = 0 if kind == FIXED else max(2, factor or old.scale_factor)
+    scale_factor = 0 if kind == FIXED else max(2, factor or old.scale_factor)
     segments = given["segments"] or old.min_segments
-    return replace(old, kind=kind, target_rate=rate, scale_factor=kept, min_segments=segments)
+    return replace(old, kind=kind, target_rate=rate, scale_factor=scale_factor, min_segments=segments)
 
 
 def _event_time(given: Mapping[str, Any]) -> EventTime | None:
-    """The event time that the options describe."""
+    """Return the event time that the options describe."""
     from nadi.model.event_time import EventTime
 
     if given["event_time"] is not None:
         return EventTime(given["event_time"], given["event_time_unit"] or "s", given["event_time_format"] or "json")
-    useless = {name: given[name] is not None for name in ("event_time_unit", "event_time_format")}
-    check_absent("has no effect without --event-time: name the field", **useless)
+    unused = {name: given[name] is not None for name in ("event_time_unit", "event_time_format")}
+    check_absent("can't be used without --event-time", **unused)
     return None
 
 
 @stream_app.command("show")
 def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form) -> None:
-    """Show a stream's segments and size, what it keeps, and who holds that back."""
+    """Show a stream's segments, size, scaling and retention, and what delays truncation."""
     from nadi.charts import name_of
     from nadi.cli.amounts import retention_text, scaling_text
 
@@ -232,28 +232,28 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form
         for load in manager.segment_loads(scope, stream)
         if load.hot_key is not None
     ]
-    held_by: tuple[RetentionHolder, ...] = ()
+    holders: tuple[RetentionHolder, ...] = ()
     try:
-        kept = manager.kept(scope, stream)
-    except PermissionDeniedError:  # it names groups, which not everybody may see
+        retained = manager.kept(scope, stream)
+    except PermissionDeniedError:  # the report names groups, which need a permission of their own
         row["oldest"], more = "?", 0
     else:
-        row["oldest"] = "-" if kept.oldest_at is None else kept.oldest_at.isoformat(timespec="seconds")
-        held_by, more = kept.held_by, kept.more_holders
+        row["oldest"] = "-" if retained.oldest_at is None else retained.oldest_at.isoformat(timespec="seconds")
+        holders, more = retained.held_by, retained.more_holders
     row["held_by"] = [
         {"kind": holder.kind, "name": holder.name, "bytes_after": holder.bytes_after, "cut": holder.cut.as_text()}
-        for holder in held_by
+        for holder in holders
     ]
     columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "retention"]
     show([row], columns, form=form)
     if form is Form.TABLE:
         say(f"scaling: {row['scaling']}")
         for key in row["hot_keys"]:
-            unknown = "which one isn't known, for no writer reports its keys"
+            unknown = "key unknown, as no writer reports keys"
             share = unknown if key["share"] is None else f"{key['share']:.0%} of its load"
-            say(f"hot key in segment {key['segment']}: {share}; a key isn't divided by splitting")
-        for holder in held_by:
-            say(f"held back by {holder.kind} {holder.name}: {holder.bytes_after:,} bytes after it")
+            say(f"hot key in segment {key['segment']}: {share}; splitting doesn't divide a key")
+        for holder in holders:
+            say(f"truncation delayed by {holder.kind} {holder.name}: {holder.bytes_after:,} bytes after it")
         if more:
             say(f"and by {more:,} others")
 
@@ -264,17 +264,17 @@ def list_segments(
     scope: Scope,
     stream: Stream,
     history: Annotated[
-        bool, typer.Option("--history", help="All segments ever, drawn over time: keys up, time across, shade by rate.")
+        bool, typer.Option("--history", help="Draw all segments over time: keys vertically, shaded by rate.")
     ] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw it into this file instead: .svg, .png or .pdf (needs 'nadi[pictures]').")
+        Path | None, typer.Option(help="Draw the history into this file: .svg, .png or .pdf (needs 'nadi[pictures]').")
     ] = None,
-    last: Annotated[float | None, typer.Option(help="Draw only so many seconds up to now.", min=0.001)] = None,
+    last: Annotated[float | None, typer.Option(help="Draw only the last seconds.", min=0.001)] = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """Show a stream's current segments, or how they were split and merged."""
+    """List a stream's current segments, or draw how they were split and merged."""
     if last is not None and (form is not Form.TABLE or not (history or picture)):
-        raise InvalidArgumentError("--last is for pictures: add --history or --picture FILE")
+        raise InvalidArgumentError("--last can't be used without a drawing: add --history or --picture FILE")
     choose_one(output=form is not Form.TABLE, picture=picture)
     if picture is not None:
         from nadi import charts
@@ -338,39 +338,39 @@ def scaling_log(
     last: Annotated[int, typer.Option(help="Number of recent decisions.", min=1)] = 20,
     form: Form = Form.TABLE,
 ) -> None:
-    """Show what was decided about a stream's segments, and why."""
+    """List scaling decisions about a stream, with their reasons."""
     decisions = manager.scaling_log(scope, stream)[-last:]
     rows = list(map(_decision, decisions))
     for row in rows if form is Form.TABLE else ():
         into = [f"{low:.4g}-{high:.4g}" for low, high in row["into"]]
         row |= {"segments": _first(row["segments"]), "into": _first(into)}
-    empty = f"Nothing was decided about {scope}/{stream} yet."
+    empty = f"No scaling decisions about {scope}/{stream} yet."
     show(rows, ["at", "decision", "segments", "into", "why"], form=form, empty=empty)
 
 
-def _decision(one: ScalingReport) -> Row:
+def _decision(report: ScalingReport) -> Row:
     from msgspec import structs
 
     from nadi.charts import name_of
 
-    at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
-    fields = structs.asdict(one)
+    at = datetime.fromtimestamp(report.at_ms / 1000, UTC)
+    fields = structs.asdict(report)
     return fields | {
         "at": at.isoformat(timespec="milliseconds"),
-        "decision": one.kind if one.is_done else f"{one.kind} (not carried out)",
-        "segments": [name_of(segment) for segment in one.segments],
+        "decision": report.kind if report.is_done else f"{report.kind} (not carried out)",
+        "segments": [name_of(segment) for segment in report.segments],
     }
 
 
 def _first(names: list[str]) -> list[str]:
-    left = len(names) - _LISTED
-    return names if left < 2 else [*names[:_LISTED], f"and {left:,} more"]
+    remaining = len(names) - _LISTED
+    return names if remaining < 2 else [*names[:_LISTED], f"and {remaining:,} more"]
 
 
 @stream_app.command("seal")
 def seal_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Seal a stream: it accepts no more events, ever."""
-    confirm(f"Seal stream {scope}/{stream}? It will accept no more events.", yes)
+    """Seal a stream permanently, so that it accepts no further events."""
+    confirm(f"Seal stream {scope}/{stream}? This is permanent: it accepts no further events.", yes)
     manager.seal_stream(scope, stream)
     say(f"sealed stream {scope}/{stream}")
 
@@ -380,11 +380,11 @@ def truncate_stream(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    at: Annotated[str, typer.Option(help=f"Where: {POSITION}; events before it are deleted.")],
+    at: Annotated[str, typer.Option(help=f"Position: {POSITION}. Earlier events are deleted.")],
     by: By = TimeBasis.ARRIVAL,
     yes: Yes = False,
 ) -> None:
-    """Delete the events before a cut, permanently."""
+    """Delete all events before a position, permanently."""
     confirm(f"Delete all events of {scope}/{stream} before {at}?", yes)
     manager.truncate_stream(cut_at(manager.cuts(scope, stream), at, by))
     say(f"truncated stream {scope}/{stream}")
@@ -392,40 +392,43 @@ def truncate_stream(
 
 @stream_app.command("delete")
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Delete a sealed stream, with the tables that are defined on it, its search index and standing queries. Its lakes'
-    tables stay."""
+    """Delete a sealed stream with its stream tables, search index and standing queries. Tables of its lakes stay."""
     from nadi.lake.definition import lakes_of
     from nadi.search import indexes, standing_queries
 
     lakes, tables = "", ""
-    with suppress(NotFoundError, PermissionDeniedError):  # of the scope, or to see them
-        made = [lake.definition for lake in lakes_of(manager, scope)[0].values() if lake.definition.stream == stream]
-        lakes = ", ".join(f"table {lake.table} of lake {lake.name}" for lake in made)
+    with suppress(NotFoundError, PermissionDeniedError):  # no such scope, or no permission to list lakes
+        definitions = [
+            lake.definition for lake in lakes_of(manager, scope)[0].values() if lake.definition.stream == stream
+        ]
+        lakes = ", ".join(f"table {lake.table} of lake {lake.name}" for lake in definitions)
     with suppress(PermissionDeniedError, ScopeNotFoundError):
         if defined := [table.name for table in manager.stream_tables(scope).list(stream=stream)]:
-            tables = f", and the tables defined on it ({', '.join(defined)})"
+            tables = f", and its stream tables ({', '.join(defined)})"
     catalogs: dict[str, Any] = {
         "its search index": indexes(manager, scope),
         "its standing queries": standing_queries(manager, scope),
     }
-    beside = [name for name, catalog in catalogs.items() if _has(catalog, stream)]
+    dependents = [name for name, catalog in catalogs.items() if _has(catalog, stream)]
     if not yes:
-        kept = f" What isn't in {lakes} yet is lost, and what is stays." if lakes else ""
-        more = tables + "".join(f", and {name}" for name in beside)
-        confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}")
-    gone = manager.delete_stream(scope, stream)
-    if gone or not beside:  # else a program has deleted it, or a command that was killed: what it left goes now
-        say_gone(gone, f"deleted stream {scope}/{stream}", f"stream {scope}/{stream}")
-    if gone and lakes:
-        say(f"{lakes} stays: `nadi lake rebuild` makes a stream of it, `nadi lake delete` deletes the lake")
-    for name in beside:
+        warning = f" Events that aren't in {lakes} yet are lost." if lakes else ""
+        more = tables + "".join(f", and {name}" for name in dependents)
+        confirm(f"Delete stream {scope}/{stream} and all its events{more}?{warning}")
+    is_deleted = manager.delete_stream(scope, stream)
+    if (
+        is_deleted or not dependents
+    ):  # otherwise another client deleted the stream, or a killed command: remove the leftovers
+        report_deleted(is_deleted, f"deleted stream {scope}/{stream}", f"stream {scope}/{stream}")
+    if is_deleted and lakes:
+        say(f"{lakes} stays: `nadi lake rebuild` restores a stream from it, `nadi lake delete` deletes the lake")
+    for name in dependents:
         catalogs[name].drop(stream)
-    if beside and not gone:
-        say(f"there was no stream {scope}/{stream}: deleted what it had left, {' and '.join(beside)}")
+    if dependents and not is_deleted:
+        say(f"stream {scope}/{stream} doesn't exist: deleted {' and '.join(dependents)}")
 
 
 def _has(catalog: Any, stream: str) -> bool:
-    """A caller who can't see a record can't delete it; an unreadable one can be."""
+    """Return whether the caller can delete the record: if it is visible, even if unreadable."""
     try:
         catalog.get(stream)
     except ProtocolError:

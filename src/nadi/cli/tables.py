@@ -1,7 +1,7 @@
-"""`nadi table`: key-value tables, their keys and values as text.
+"""`nadi table`: key-value tables, with keys and values as text.
 
-Keys of a table have a fixed length. A shorter text is filled up with zero bytes, which aren't shown again; `--hex`
-takes keys as they are. A value that isn't text is shown in Base64.
+Keys of a table have a fixed length. Shorter keys are padded with zero bytes, which aren't printed; `--hex` takes keys
+as they are. Values that aren't text are printed in Base64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.options import Scope
-from nadi.cli.printing import Form, say, say_gone, show, warn
+from nadi.cli.printing import Form, report_deleted, say, show, warn
 from nadi.cli.session import Resource, Row, choose_one
 from nadi.errors import (
     ConditionFailedError,
@@ -28,15 +28,17 @@ from nadi.errors import (
 if TYPE_CHECKING:
     from nadi.client import KeyValueTable, StreamManager, TableEntry, TableKey
 
-Table = Annotated[str, typer.Argument(help="The table.")]
-Key = Annotated[str, typer.Argument(help="The key; a short one is filled up with zero bytes.")]
-Secondary = Annotated[str, typer.Option(help="The secondary key, in tables that have them.")]
-Hex = Annotated[bool, typer.Option("--hex", help="Keys are hex digits, of all their bytes.")]
-IfVersion = Annotated[str | None, typer.Option(help="Only if the value still has this version.", metavar="VERSION")]
-Primary = Annotated[str | None, typer.Option(help="Only this primary key; the others are secondary keys then.")]
-Prefix = Annotated[str, typer.Option(help="Only keys that start so.")]
-First = Annotated[str, typer.Option("--from", help="The first key.")]
-Last = Annotated[str, typer.Option("--to", help="The last key; it stands for all that start so.")]
+Table = Annotated[str, typer.Argument(help="Name of the table.")]
+Key = Annotated[str, typer.Argument(help="Key; short keys are padded with zero bytes.")]
+Secondary = Annotated[str, typer.Option(help="Secondary key, in tables that have them.")]
+Hex = Annotated[bool, typer.Option("--hex", help="Keys are given as hex digits of all their bytes.")]
+IfVersion = Annotated[str | None, typer.Option(help="Only if the entry has this version.", metavar="VERSION")]
+Primary = Annotated[
+    str | None, typer.Option(help="Only this primary key; --prefix, --from and --to apply to secondary keys.")
+]
+Prefix = Annotated[str, typer.Option(help="Only keys with this prefix.")]
+First = Annotated[str, typer.Option("--from", help="First key.")]
+Last = Annotated[str, typer.Option("--to", help="Last key; includes all keys with this prefix.")]
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
@@ -44,9 +46,9 @@ def _rows(manager: StreamManager, scope: str) -> Any:
     for name in sorted(manager.list_key_value_tables(scope)):
         with suppress(KeyValueTableNotFoundError):  # deleted meanwhile
             table = manager.key_value_table(scope, name)
-            known = table.configuration
-            lengths = known.primary_key_bytes, known.secondary_key_bytes
-            rows.append(dict(zip(_COLUMNS, (name, table.entry_count(), *lengths, known.partitions), strict=True)))
+            config = table.configuration
+            lengths = config.primary_key_bytes, config.secondary_key_bytes
+            rows.append(dict(zip(_COLUMNS, (name, table.entry_count(), *lengths, config.partitions), strict=True)))
     return rows, ()
 
 
@@ -56,7 +58,7 @@ table_app = Resource(
     names={"scope": Scope, "table": Table},
     columns=_COLUMNS,
     rows=_rows,
-    empty="Scope {scope} has no key-value tables.",
+    empty="No key-value tables in scope {scope}.",
     delete=lambda manager, scope, table: manager.delete_key_value_table(scope, table),
     question=" and all its entries?",
 ).app()
@@ -67,16 +69,16 @@ def create_table(
     manager: StreamManager,
     scope: Scope,
     table: Table,
-    key_bytes: Annotated[int, typer.Option(help="The length of its keys, which is the same for all.", min=1)] = 32,
-    secondary_bytes: Annotated[int, typer.Option(help="The length of secondary keys; 0: it has none.", min=0)] = 0,
-    partitions: Annotated[int, typer.Option(help="Over so many its keys are spread.", min=1)] = 1,
+    key_bytes: Annotated[int, typer.Option(help="Fixed length of keys.", min=1)] = 32,
+    secondary_bytes: Annotated[int, typer.Option(help="Fixed length of secondary keys; 0: none.", min=0)] = 0,
+    partitions: Annotated[int, typer.Option(help="Number of partitions that keys are spread over.", min=1)] = 1,
 ) -> None:
-    """Create a key-value table; its scope must exist."""
+    """Create a key-value table. The scope must exist."""
     from nadi.client import KeyValueTableConfiguration
 
     config = KeyValueTableConfiguration(key_bytes, secondary_bytes, partitions)
-    made = manager.create_key_value_table(scope, table, config)
-    say(f"created table {scope}/{table}" if made else f"table {scope}/{table} already exists")
+    is_new = manager.create_key_value_table(scope, table, config)
+    say(f"created table {scope}/{table}" if is_new else f"table {scope}/{table} already exists")
 
 
 @table_app.command("get")
@@ -89,11 +91,11 @@ def get(
     is_hex: Hex = False,
     form: Form = Form.TABLE,
 ) -> None:
-    """Print the value of a key as it is; as JSON or CSV, with its version."""
+    """Print the value of a key as is; with -o json or csv, with its version."""
     opened = manager.key_value_table(scope, table)
     entry = opened.get(_key(opened, key, secondary, is_hex=is_hex))
     if entry is None:
-        raise NotFoundError(f"table {scope}/{table} has no key {key!r}")
+        raise NotFoundError(f"key {key!r} doesn't exist in table {scope}/{table}")
     if form is Form.TABLE:
         sys.stdout.buffer.write(entry.value + b"\n")
         sys.stdout.buffer.flush()
@@ -107,14 +109,14 @@ def put(
     scope: Scope,
     table: Table,
     key: Key,
-    value: Annotated[str, typer.Argument(help="The value; `-` takes it from standard input, as it is.")],
+    value: Annotated[str, typer.Argument(help="Value; `-` reads it from standard input.")],
     secondary: Secondary = "",
     is_hex: Hex = False,
     if_version: IfVersion = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key has no value.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The value must be JSON.")] = False,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key doesn't exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Check that the value is JSON.")] = False,
 ) -> None:
-    """Store a value under a key, and print its version."""
+    """Store a value under a key and print its version."""
     import msgspec
 
     from nadi.client import Version
@@ -128,13 +130,13 @@ def put(
         except msgspec.DecodeError as error:
             raise InvalidArgumentError(f"the value is not JSON: {error}") from None
     opened = manager.key_value_table(scope, table)
-    whole = _key(opened, key, secondary, is_hex=is_hex)
+    table_key = _key(opened, key, secondary, is_hex=is_hex)
     version = Version.from_text(if_version) if if_version is not None else None
     try:
-        made = opened.insert(whole, data) if if_absent else opened.put(whole, data, version)
+        new_version = opened.insert(table_key, data) if if_absent else opened.put(table_key, data, version)
     except ConditionFailedError:
-        raise _other_version(opened, whole, key) from None
-    say(str(made))
+        raise _other_version(opened, table_key, key) from None
+    say(str(new_version))
 
 
 @table_app.command("remove")
@@ -151,14 +153,14 @@ def remove(
     from nadi.client import Version
 
     opened = manager.key_value_table(scope, table)
-    whole = _key(opened, key, secondary, is_hex=is_hex)
+    table_key = _key(opened, key, secondary, is_hex=is_hex)
     version = Version.from_text(if_version) if if_version is not None else None
-    was_there = opened.exists(whole)
+    was_there = opened.exists(table_key)
     try:
-        opened.remove(whole, version)
+        opened.remove(table_key, version)
     except ConditionFailedError:
-        raise _other_version(opened, whole, key) from None
-    say_gone(was_there, f"removed key {key}", f"key {key}")
+        raise _other_version(opened, table_key, key) from None
+    report_deleted(was_there, f"removed key {key}", f"key {key}")
 
 
 @table_app.command("entries")
@@ -171,14 +173,14 @@ def list_entries(
     first: First = "",
     last: Last = "",
     is_hex: Hex = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
-    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1_000_000)] = 1000,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Omit values.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number of entries.", min=1, max=1_000_000)] = 1000,
     form: Form = Form.TABLE,
 ) -> None:
-    """List the entries of a table, or its keys alone, in order of their keys."""
+    """List the entries of a table, ordered by key."""
     opened = manager.key_value_table(scope, table)
     if prefix and (first or last):
-        raise InvalidArgumentError("--prefix excludes --from and --to: choose one")
+        raise InvalidArgumentError("--prefix can't be combined with --from and --to: choose one")
     given = {"prefix": prefix, "start": first, "end": last}
     bounds: dict[str, Any] = {name: _bytes(text, is_hex=is_hex) for name, text in given.items() if text}
     if primary is not None:
@@ -186,10 +188,10 @@ def list_entries(
     rows = map(_names, opened.keys(**bounds)) if keys_only else map(_entry, opened.entries(**bounds))
     shown = list(islice(rows, limit + 1))
     if len(shown) > limit:
-        warn(f"there are more: --limit shows more than {limit:,}")
+        warn(f"output is limited to {limit:,} entries: raise --limit to see more")
     columns = ["key", *(["secondary"] if opened.configuration.secondary_key_bytes else [])]
     columns += [] if keys_only else ["value", "version"]
-    show(shown[:limit], columns, form=form, empty=f"Table {scope}/{table} has no such key.")
+    show(shown[:limit], columns, form=form, empty=f"Table {scope}/{table} doesn't have matching keys.")
 
 
 def _names(key: TableKey) -> Row:
@@ -205,7 +207,7 @@ def _entry(entry: TableEntry) -> Row:
 
 
 def _shown(key: bytes) -> str:
-    """As text without what fills it up, or as hex digits of all of it."""
+    """Return a key as text without padding, or as hex digits."""
     try:
         text = key.rstrip(b"\0").decode()
     except UnicodeDecodeError:
@@ -218,7 +220,7 @@ def _key(table: KeyValueTable, key: str, secondary: str, *, is_hex: bool) -> Tab
 
     config = table.configuration
     if secondary and not config.secondary_key_bytes:
-        raise InvalidArgumentError("--secondary has no effect: keys of this table have no second part")
+        raise InvalidArgumentError("--secondary can't be used: this table doesn't have secondary keys")
     if is_hex:
         return TableKey(_bytes(key, is_hex=True), _bytes(secondary, is_hex=True))
     return TableKey(
@@ -232,10 +234,10 @@ def _bytes(text: str, *, is_hex: bool) -> bytes:
     try:
         return bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        raise InvalidArgumentError(f"{text!r} are not hex digits of whole bytes") from None
+        raise InvalidArgumentError(f"{text!r} is not a hexadecimal text: use two digits per byte") from None
 
 
-def _other_version(table: KeyValueTable, whole: TableKey, key: str) -> ConflictError:
-    entry = table.get(whole)
-    now = f"has version {entry.version}" if entry is not None else "has no value"
-    return ConflictError(f"key {key} {now}: nothing was changed")
+def _other_version(table: KeyValueTable, table_key: TableKey, key: str) -> ConflictError:
+    entry = table.get(table_key)
+    state = f"has version {entry.version}" if entry is not None else "doesn't exist"
+    return ConflictError(f"key {key} {state}: nothing was changed")

@@ -1,7 +1,7 @@
-"""`nadi transaction`: transactions by their ids, begun, shown, kept alive and ended by different commands.
+"""`nadi transaction`: begin, show, extend and end transactions by id.
 
-`nadi write --into ID` writes events into one. A lease that is renewed lasts as long as the command says, not as it did
-before. A server shows the state of a transaction by its id; it has no list of those that are open.
+`nadi write --into ID` writes events into one. A renewed lease lasts as long as the command says, regardless of its
+previous length. A server doesn't list open transactions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nadi.cli.session import Resource
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
-Id = Annotated[str, typer.Argument(help="The transaction's id.", metavar="ID")]
-Lease = Annotated[str, typer.Option(help="It is aborted without a ping for so long: 90s, 1h, 7d.")]
+Id = Annotated[str, typer.Argument(help="Id of the transaction.", metavar="ID")]
+Lease = Annotated[str, typer.Option(help="Time without a ping after which it is aborted: 90s, 1h, 7d.")]
 transaction_app = Resource(
     noun="transaction",
     names={"scope": Scope, "stream": Stream, "txn_id": Id},
@@ -31,7 +31,7 @@ transaction_app = Resource(
 
 @transaction_app.command("begin")
 def begin(manager: StreamManager, scope: Scope, stream: Stream, lease: Lease = "10min") -> None:
-    """Begin a transaction, and print its id. `nadi transaction ping` renews its lease."""
+    """Begin a transaction and print its id. `nadi transaction ping` renews its lease."""
     from nadi.cli.amounts import age_s
 
     with manager.create_transaction_writer(scope, stream) as writer:
@@ -40,13 +40,13 @@ def begin(manager: StreamManager, scope: Scope, stream: Stream, lease: Lease = "
 
 @transaction_app.command("ping")
 def ping(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, lease: Lease = "10min") -> None:
-    """Renew a transaction's lease from now on."""
+    """Renew a transaction's lease, starting now."""
     from nadi.cli.amounts import age_s
 
     lease_ms = round(age_s(lease) * 1000)
     with manager.create_transaction_writer(scope, stream, lease_ms=lease_ms) as writer:
         writer.get_txn(txn_id).ping()
-    say(f"transaction {txn_id} has another {lease}")
+    say(f"renewed the lease of transaction {txn_id} for {lease}")
 
 
 @transaction_app.command("commit")
@@ -54,10 +54,10 @@ def commit(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    txn_ids: Annotated[list[str], typer.Argument(help="Ids; several are committed all, or none.", metavar="ID...")],
-    timeout: Annotated[float, typer.Option(help="Seconds until readers must see the events.", min=0.1)] = 120.0,
+    txn_ids: Annotated[list[str], typer.Argument(help="Ids. Several are committed atomically.", metavar="ID...")],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until readers see the events.", min=0.1)] = 120.0,
 ) -> None:
-    """Make the events of transactions part of the stream, and wait until readers see them."""
+    """Commit transactions and wait until readers see their events."""
     with manager.create_transaction_writer(scope, stream) as writer:
         if len(txn_ids) == 1:
             writer.get_txn(txn_ids[0]).commit(wait=True, timeout=timeout)
@@ -68,7 +68,7 @@ def commit(
 
 @transaction_app.command("abort")
 def abort(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, yes: Yes = False) -> None:
-    """Discard the events of a transaction."""
+    """Abort a transaction and discard its events."""
     confirm(f"Discard the events of transaction {txn_id}?", yes)
     with manager.create_transaction_writer(scope, stream) as writer:
         writer.get_txn(txn_id).abort(wait=True)

@@ -1,9 +1,9 @@
-"""The live page, and what it asks for beside the controller's REST interface.
+"""The web page, and the REST endpoints that only the page uses.
 
-Owns: the page's files and the headers they go out with (`site`); the rates of all streams, segments, transactions and
-scaling (`now`); and what is asked about data: cuts, bookmarks, slices, groups, truncation (`places`), events as they
-come and as they came (`events`), search (`searching`). Never sees: files of the server, logs, containers.
+Owns: the page's files and headers (`site`); current rates, segments, transactions and scaling (`live`); cuts,
+bookmarks, slices, groups and truncation (`stream_cuts`); live and replayed events (`events`); search (`searching`).
+Never sees: files of the server, logs, containers.
 
-Questions about data go through this server's own clients (`own_clients`), with the credentials of the caller. The
-client library is loaded when the first such question comes, by `reading`.
+Requests for data use this server's own clients (`loopback_clients`) with the caller's credentials. The client library
+is loaded on the first such request, by `reading`.
 """

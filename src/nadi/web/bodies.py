@@ -1,4 +1,4 @@
-"""What the page's endpoints take and return: queries, and JSON objects as `controller.rest.bodies` has the others."""
+"""Queries, request bodies and response bodies of the page's endpoints, in addition to `controller.rest.bodies`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nadi.controller.rest.bodies import RequestBody, ResponseBody
 from nadi.limits import PAGE_BATCH_EVENTS
 
 _NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255}
-Moment = Annotated[int | None, Meta(description="Milliseconds since 1970; null if it isn't known.")]
+Moment = Annotated[int | None, Meta(description="Milliseconds since 1970; null if unknown.")]
 Place = Annotated[
     str,
     Meta(
         min_length=1,
-        description="head, tail, a time (ISO 8601 with a zone; behind `event:`, or a date there, the events' own), the "
+        description="head, tail, a time (ISO 8601 with a zone; `event:` and a time or date refers to event time), the "
         "text of a cut, or a bookmark's name.",
     ),
 ]
@@ -28,33 +28,32 @@ KeyRange = Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=2
 
 _Place = Annotated[str, Meta(min_length=1, max_length=4_096)] | UnsetType
 _Ms = Annotated[int, Meta(ge=-(1 << 52), lt=1 << 52)] | UnsetType
-ABOUT = {  # the parameters; those of one query, by its name, too
-    "after": "The page that begins there: `next` of the one before.",
-    "at": "A place: see the bodies of bookmarks.",
-    "by": "Whether times are of arrival or the events' own. Left out: the latter where the stream names a field with "
-    "them.",
-    "CountBy.by": "Count by that field, or by _came.",
-    "CountBy.limit": "The most frequent so many.",
-    "end": "Where it ends: the current tail if it is left out.",
-    "eventBytes": "Of each event at most so many; all if it is left out.",
-    "from": "Milliseconds since 1970: nothing that came, or happened, earlier.",
-    "interval": "Of a count by time, or of numbers: in seconds.",
-    "key": "Only segments that have that routing key, and others; may be said several times.",
-    "limit": "Hits of a page; it has fewer, and a `next`, where its events have more than 16 MiB.",
-    "most": "How many events; 1 if it is left out.",
-    "order": "Which come first.",
-    "pauses": "skip jumps over times without events.",
-    "query": "What to find: see docs/search.md.",
-    "since": "Only events from that place on: see the bodies of bookmarks.",
-    "slice": "The named slice to be played, instead of start and end.",
-    "speed": "How many seconds pass in one, at most a week; 1 if it is left out.",
-    "start": "Where the stretch begins, a place as in `cut`: the head if it is left out.",
-    "stream": "Only those of that stream.",
-    "TailFrom.start": "Where to begin, a place as in `cut`: the tail if it is left out.",
-    "to": "Milliseconds since 1970: nothing that came, or happened, then or later.",
-    "until": "Only events up to that place.",
-    "waitFor": "Answer once all up to that place is indexed.",
-    "which": "first, or last for the events at the stretch's end.",
+ABOUT = {  # parameters, optionally qualified by a query's name
+    "after": "Page to return: `next` of the previous page.",
+    "at": "Position, as in the body of a bookmark.",
+    "by": "Clock of times: arrival, or the events' own time. Defaults to event time if the stream defines it.",
+    "CountBy.by": "Field to count by, or _came for the time of arrival.",
+    "CountBy.limit": "Number of the most frequent values.",
+    "end": "End of the range. Defaults to the current tail.",
+    "eventBytes": "Maximum bytes of each event. Defaults to all.",
+    "from": "Milliseconds since 1970: omit earlier events.",
+    "interval": "Interval of counts by time or by number, in seconds.",
+    "key": "Search only segments that may contain this routing key; may be repeated.",
+    "limit": "Hits per page; fewer, with a `next`, if events exceed 16 MiB.",
+    "most": "Maximum number of events. Defaults to 1.",
+    "order": "Order of hits.",
+    "pauses": "skip: jump over times without events.",
+    "query": "Query; see docs/search.md.",
+    "since": "Start of the range, as in the body of a bookmark.",
+    "slice": "Named slice, instead of start and end.",
+    "speed": "Playback speed, up to a week per second. Defaults to 1.",
+    "start": "Start of the range, a position as in `cut`. Defaults to the head.",
+    "stream": "Only those of this stream.",
+    "TailFrom.start": "Start, a position as in `cut`. Defaults to the tail.",
+    "to": "Milliseconds since 1970: omit events from this time on.",
+    "until": "End of the range, as in the body of a bookmark.",
+    "waitFor": "Wait until all events before this position are indexed.",
+    "which": "first, or last for the events at the end of the range.",
 }
 
 
@@ -75,7 +74,7 @@ class TailFrom(Struct, frozen=True, kw_only=True):
 
 
 class EventRange(ByTimes, frozen=True, kw_only=True):
-    """A named slice, or from one place to another."""
+    """A named slice, or a range between two positions."""
 
     slice: _Place = UNSET
     start: _Place = UNSET
@@ -103,7 +102,7 @@ class Searched(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, re
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """As the client takes them."""
+        """Arguments of the client's query."""
         bounds = {name: getattr(self, name) or None for name in ("since", "until", "wait_for")}
         return bounds | {"keys": self.key or None}
 
@@ -125,7 +124,7 @@ class CountBy(Searched, frozen=True, kw_only=True):
 
 
 class StreamRateBody(ResponseBody, frozen=True):
-    """A stream, the number of its current segments, and what passes into it: means over the last ten seconds."""
+    """A stream, its number of current segments, and its mean write rates over the last ten seconds."""
 
     scopeName: str
     streamName: str
@@ -136,7 +135,7 @@ class StreamRateBody(ResponseBody, frozen=True):
 
 
 class TransactionSeen(ResponseBody, frozen=True):
-    """created, leaseMs: null for one that has ended, of which only the end is known."""
+    """A transaction. created, leaseMs: null after its end."""
 
     id: str
     state: Annotated[str, Meta(description="OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED.")]
@@ -145,36 +144,36 @@ class TransactionSeen(ResponseBody, frozen=True):
 
 
 class Scale(RequestBody, frozen=True):
-    """The segments to be replaced, and the key ranges of those that replace them: together the same keys."""
+    """Segments to replace, and the key ranges of their successors, which must cover the same keys."""
 
     segments: Annotated[list[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]], Meta(min_length=1, max_length=1000)]
     ranges: Annotated[list[KeyRange], Meta(min_length=1, max_length=1000)]
 
 
 class Scaling(ResponseBody, frozen=True):
-    """The epoch that the stream had before."""
+    """The epoch of the stream before scaling."""
 
     epoch: int
 
 
 class CutSeen(ResponseBody, frozen=True):
-    """A cut as text, and when its stream stood there."""
+    """A cut as text, and its time."""
 
     cut: str
     time: Moment
 
 
 class StepsSeen(ResponseBody, frozen=True):
-    """A segment's bytes in equal steps of time, from the first event's to the last one's."""
+    """A segment's bytes in equal steps of time between the first and the last event."""
 
     segment: int
     bytes: list[int]
 
 
 class StreamSpan(ResponseBody, frozen=True):
-    """Where a stream begins and ends now. eventTime: the field with its events' time, null if it has none, or by
-    arrival. By event time `time` is the first of all and the last, and steps tell how the events lie in between, as far
-    as their times are known; bytesUnknown: in how many they aren't yet, while they are being read, otherwise null."""
+    """The current head and tail of a stream. eventTime: the field with the event time; null by arrival, or if
+    undefined. By event time, the cuts' `time` is that of the earliest and latest event, and `steps` contains the known
+    distribution in between; bytesUnknown: bytes whose event times are still being read, otherwise null."""
 
     head: CutSeen
     tail: CutSeen
@@ -185,7 +184,7 @@ class StreamSpan(ResponseBody, frozen=True):
 
 
 class BookmarkSeen(ResponseBody, frozen=True):
-    """made: by its maker's clock."""
+    """A bookmark. made: by the creating client's clock."""
 
     name: str
     streamName: str
@@ -207,9 +206,9 @@ class SliceSeen(ResponseBody, frozen=True):
 
 
 class SearchHit(ResponseBody, frozen=True):
-    """An event that was found: where it is, when it came, and the part of its text with most of the query's words,
-    which begin and end at `found` there, in characters of Unicode. event: what isn't UTF-8 in it is replaced;
-    sizeBytes: of all of it."""
+    """A matching event: its location, time of arrival, and an excerpt with most of the query's words; found: their
+    starts and ends in the excerpt, in Unicode characters. event: with invalid UTF-8 replaced; sizeBytes: of the
+    complete event."""
 
     segment: int
     offset: int
@@ -222,7 +221,7 @@ class SearchHit(ResponseBody, frozen=True):
 
 
 class SearchPage(ResponseBody, frozen=True):
-    """count: of all that fit; next: with which the next page begins, as `after`; null on the last one."""
+    """A page of hits. count: number of all hits; next: the `after` of the next page, null on the last page."""
 
     count: int
     next: str | None
@@ -230,14 +229,14 @@ class SearchPage(ResponseBody, frozen=True):
 
 
 class SearchCount(ResponseBody, frozen=True):
-    """How many events have that value, or came in the interval that begins there."""
+    """The number of events with this value, or within the interval that starts there."""
 
     value: str
     events: int
 
 
 class UnreadableSeen(ResponseBody, frozen=True):
-    """name: its own, or that of its stream."""
+    """An unreadable record. name: its name, or its stream's."""
 
     kind: Annotated[str, Meta(description="bookmark, slice, stream table, search index or standing queries.")]
     name: str
@@ -245,7 +244,7 @@ class UnreadableSeen(ResponseBody, frozen=True):
 
 
 class SearchKept(ResponseBody, frozen=True):
-    """What search keeps of a stream."""
+    """The search index and standing queries of a stream."""
 
     streamName: str
     hasIndex: bool
@@ -253,7 +252,7 @@ class SearchKept(ResponseBody, frozen=True):
 
 
 class SearchField(ResponseBody, frozen=True):
-    """events: how many of those that were indexed have it."""
+    """A field of an index. events: number of indexed events that have it."""
 
     name: str
     kind: Annotated[str, Meta(description="text, keyword, long, date …: see docs/search.md.")]
@@ -261,9 +260,9 @@ class SearchField(ResponseBody, frozen=True):
 
 
 class SearchIndex(ResponseBody, frozen=True):
-    """An index, and how far it is. events: that were indexed; unfit: that didn't parse; gaps: where data was gone or
-    damaged; bytesOfPast: that are still to be indexed by many; bytesBehind: from where all before is indexed to the
-    tail, null where that can't be told; indexers: who said something lately."""
+    """The state of an index. events: indexed events; unfit: events that didn't parse; gaps: ranges of truncated or
+    damaged data; bytesOfPast: bytes to be backfilled; bytesBehind: lag behind the tail, null if unknown; indexers:
+    number of live indexers."""
 
     format: Annotated[str, Meta(description="json or text.")]
     fields: list[SearchField]
@@ -277,7 +276,7 @@ class SearchIndex(ResponseBody, frozen=True):
 
 
 class StandingQuerySeen(ResponseBody, frozen=True):
-    """made: by its maker's clock."""
+    """A standing query. made: by the creating client's clock."""
 
     name: str
     query: str
@@ -285,10 +284,9 @@ class StandingQuerySeen(ResponseBody, frozen=True):
 
 
 class StandingQueriesSeen(ResponseBody, frozen=True):
-    """The standing queries of a stream, and how far it is matched with them. hits: the stream that has them, as
-    scope/stream; catchingUp: queries that are still in the past; found: hits so far, of so many events; unfit: events
-    that didn't parse; gaps, bytesBehind: as of an index; matchers: who said something lately; first: the first of the
-    queries, by name."""
+    """The standing queries of a stream, and their progress. hits: the stream of hits, as scope/stream; catchingUp:
+    queries that are still matching past events; events: matched events; found: hits so far; unfit: events that didn't
+    parse; gaps, bytesBehind: as in an index; matchers: number of live matchers; first: the first queries by name."""
 
     hits: str
     queries: int
@@ -329,7 +327,7 @@ class TruncateBody(RequestBody, frozen=True):
 
 
 class GroupSeen(ResponseBody, frozen=True):
-    """A reader group that reads the stream. position: null if that isn't known, and `why` says why."""
+    """A reader group that reads the stream. position: null if unknown, for the reason in `why`."""
 
     scopeName: str
     readerGroupName: str
@@ -343,9 +341,9 @@ class GroupSeen(ResponseBody, frozen=True):
 
 
 class EventSeen(ResponseBody, frozen=True):
-    """An event: `text` if it is UTF-8, otherwise `base64`; of pictures `media` is the type. time: when it came, to a
-    second or so, ten where little came; or its own. due: when it is played, if that is later, for it came late.
-    sizeBytes: of the whole event, if only its start is here."""
+    """An event: `text` if it is UTF-8, otherwise `base64`; media: the type of a picture. time: of arrival, accurate to
+    a second or, at low rates, to ten; or event time. due: playback time of a late event, if it differs. sizeBytes: of
+    the complete event, if it is cut off."""
 
     segment: int
     offset: int
@@ -358,11 +356,11 @@ class EventSeen(ResponseBody, frozen=True):
 
 
 class EventsMessage(ResponseBody, frozen=True):
-    """The data of each server-sent event of the kind `batch`.
+    """The data of each server-sent event of type `batch`.
 
-    at: how far it is played, in milliseconds since 1970. next: when the next event came, if that lies ahead. passed:
-    how many events were left out before these; isBehind: and others, uncounted, because there was no time for them.
-    timeless: how many were, because they have no time of their own.
+    at: playback position in milliseconds since 1970. next: time of the next event, if it is ahead. passed: number of
+    events skipped before these; isBehind: whether further events were skipped uncounted to keep up. timeless: number of
+    events skipped because they lack an event time.
     """
 
     at: int

@@ -1,9 +1,8 @@
-"""Events of a stream for a browser: the first ones of a stretch; and by server-sent events its tail, or a stretch
-played.
+"""Events of a stream for a browser: the first events of a range, and by server-sent events the tail or a replay.
 
-Each of the latter goes on until its reader leaves, the stretch or the sealed stream ends, or the server stops. What one
-may hold is a batch, and what its connection hasn't taken yet: it isn't read on meanwhile, and nobody else waits for it.
-There are a limited number, and an address has no more than half of what is left.
+A response with server-sent events ends when its reader disconnects, the range or the sealed stream ends, or the server
+stops. Each holds one batch and what its connection hasn't sent yet; it stops reading meanwhile, without delaying
+others. The number of readers is limited, and an address gets at most half of the remaining capacity.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from nadi.limits import PAGE_READERS
 from nadi.loopback_clients import OwnClients
 from nadi.web import bodies
 from nadi.web.bodies import EventsMessage
-from nadi.web.clients import asked, authorization_of, parameters_of
+from nadi.web.clients import authorization_of, parameters_of, parse_query
 from nadi.web.stream_cuts import STREAM
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ log = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Accel-Buffering": "no"}
-_CODES = {400: "There is no such place.", 503: "As many are reading as may, or the server still recovers: try again."}
+_CODES = {400: "The position is invalid.", 503: "Too many readers, or the server is recovering: try again."}
 
 
 class _EventStream(StreamingResponse):
-    """Ends what it reads as soon as its reader leaves."""
+    """Closes its source as soon as the reader disconnects."""
 
     def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(events, media_type=SSE, headers=_HEADERS)
@@ -52,7 +51,7 @@ class _EventStream(StreamingResponse):
 
 
 class Readers:
-    """The three endpoints. at_once: how many may read."""
+    """The three endpoints that read events. at_once: maximum number of concurrent readers."""
 
     def __init__(self, clients: OwnClients, at_once: int = PAGE_READERS) -> None:
         self._clients, self._shares = clients, Shares(at_once)
@@ -71,17 +70,17 @@ class Readers:
         )
 
     async def events(self, call: RestCall) -> Response:
-        """List the first events of a stretch of a stream, or its last, by the times at which they came or happened."""
-        query = asked(call, bodies.FirstEvents)
+        """List the first or last events of a range of a stream, by time of arrival or event time."""
+        query = parse_query(call, bodies.FirstEvents)
         async with self._clients.of(authorization_of(call)) as manager:
             from nadi.web.reading.playing import first_events, stretch_of
 
-            what = await stretch_of(manager, *call.stream, query)
-            return reply(await first_events(manager, what, query.most, last=query.which == "last"))
+            replay = await stretch_of(manager, *call.stream, query)
+            return reply(await first_events(manager, replay, query.most, last=query.which == "last"))
 
     async def tail(self, call: RestCall) -> Response:
-        """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
-        start = asked(call, bodies.TailFrom).start
+        """Send a stream's events as they arrive, in batches by server-sent events, until the reader disconnects."""
+        start = parse_query(call, bodies.TailFrom).start
 
         async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
             from nadi.web.reading.tail import tail
@@ -91,9 +90,9 @@ class Readers:
         return await self._sent(call, batches)
 
     async def play(self, call: RestCall) -> Response:
-        """Play a stretch of a stream by server-sent events: batches, at the times at which they came or happened or
-        faster, then an event of the kind `end`."""
-        query = asked(call, bodies.Played)
+        """Replay a range of a stream in batches by server-sent events, at the original or another speed, and finish
+        with an event of type `end`."""
+        query = parse_query(call, bodies.Played)
 
         async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
             from nadi.web.reading.playing import play, stretch_of
@@ -105,12 +104,10 @@ class Readers:
     async def _sent(
         self, call: RestCall, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[EventsMessage, None]]]
     ) -> Response:
-        """The response, once there is a first batch: until then an error has its own status."""
+        """Return the response once the first batch exists; errors before that get their own status."""
         address = call.request.client.host if call.request.client is not None else ""
         if not self._shares.enter(address):
-            raise UnavailableError(
-                "as many are reading events by REST as may from this address: close a page, or try again"
-            )
+            raise UnavailableError("too many event readers from this address: close a page, or try again")
         events = _events(self._read(call, batches), lambda: self._shares.leave(address))
         try:
             await anext(events)
@@ -122,20 +119,20 @@ class Readers:
     async def _read(
         self, call: RestCall, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[EventsMessage, None]]]
     ) -> AsyncGenerator[EventsMessage, None]:
-        async with self._clients.of(authorization_of(call)) as manager, aclosing(await batches(manager)) as found:
-            async for batch in found:
+        async with self._clients.of(authorization_of(call)) as manager, aclosing(await batches(manager)) as source:
+            async for batch in source:
                 yield batch
 
 
 async def _events(
     batches: AsyncGenerator[EventsMessage, None], leave: Callable[[], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Messages, after an empty one once there is a first batch; an error is a message, too, from then on."""
-    is_begun = False
+    """Yield an empty message once the first batch exists, then the messages; later errors become messages, too."""
+    has_begun = False
     try:
         async with aclosing(batches):
             first = await anext(batches, None)
-            is_begun = True
+            has_begun = True
             yield b""
             if first is not None:
                 yield _message("batch", first)
@@ -143,14 +140,14 @@ async def _events(
                     yield _message("batch", batch)
             yield _message("end", {})
     except NadiError as error:
-        if not is_begun:
+        if not has_begun:
             raise
         yield _message("trouble", Error(str(error)))
     except Exception:
-        if not is_begun:
+        if not has_begun:
             raise
         log.exception("reading events for a browser failed")
-        yield _message("trouble", Error("the server failed to read on: see its log"))
+        yield _message("trouble", Error("reading failed: see the server's log"))
     finally:
         leave()
 

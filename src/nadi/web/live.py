@@ -1,6 +1,6 @@
-"""What the controller tells of streams as they are now, and scaling: rates, segments, transactions.
+"""Current rates, segments and transactions of streams as the controller knows them, and manual scaling.
 
-In a cluster these are passed on to the server that has the active controller, like all of the controller's.
+In a cluster these requests are forwarded to the server with the active controller, like all requests to it.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _UNFINISHED = (TxnState.OPEN, TxnState.COMMITTING, TxnState.ABORTING)
 
 @endpoint("GET", "/v1/rates", on_cluster(Permission.READ), list[bodies.StreamRateBody])
 async def rates(call: RestCall) -> Response:
-    """List all streams with what passes into them now."""
+    """List all streams with their current write rates."""
     return await _rates(call, None)
 
 
 @endpoint("GET", SCOPE + "/rates", on_scope(Permission.READ), list[bodies.StreamRateBody])
 async def rates_of_scope(call: RestCall) -> Response:
-    """List a scope's streams with what passes into them now."""
+    """List a scope's streams with their current write rates."""
     if not await call.controller.scope_exists(call.scope):
         raise ScopeNotFoundError(call.scope)
     return await _rates(call, call.scope)
 
 
 async def _rates(call: RestCall, scope: str | None) -> Response:
-    found = await call.controller.rates.all()
+    rates = await call.controller.rates.all()
 
     async def pages() -> AsyncIterator[list[bodies.StreamRateBody]]:
-        for start in range(0, len(found), REST_LIST_PAGE):
+        for start in range(0, len(rates), REST_LIST_PAGE):
             yield [
-                bodies.StreamRateBody(*one.name, one.segments, one.is_sealed, one.events_per_s, one.bytes_per_s)
-                for one in found[start : start + REST_LIST_PAGE]
-                if scope in (None, one.name.scope) and shows(call.caller, *one.name)
+                bodies.StreamRateBody(*rate.name, rate.segments, rate.is_sealed, rate.events_per_s, rate.bytes_per_s)
+                for rate in rates[start : start + REST_LIST_PAGE]
+                if scope in (None, rate.name.scope) and shows(call.caller, *rate.name)
             ]
 
     return await stream_array(pages(), call.page)
@@ -65,25 +65,25 @@ async def _rates(call: RestCall, scope: str | None) -> Response:
 
 @endpoint("GET", STREAM + "/segments", on_stream(Act.LOOK), list[SegmentReport])
 async def segments(call: RestCall) -> Response:
-    """List all segments that a stream ever had: their keys, when they took events, and how much."""
+    """List all segments of a stream, current and past: key range, lifetime and size."""
     return await reports(call, SEGMENTS)
 
 
 @endpoint("GET", STREAM + "/transactions", on_stream(Act.LOOK), list[bodies.TransactionSeen])
 async def transactions(call: RestCall) -> Response:
-    """List a stream's transactions: those that aren't finished, oldest first, then those that ended last."""
+    """List a stream's transactions: unfinished ones, oldest first, then the most recently ended."""
     name, known = call.stream, call.controller.transactions
     await call.controller.stream(name)
     ended = {txn_text(txn): state for txn, state in await known.completed(name)}
-    found = [
-        bodies.TransactionSeen(text, state.name, held.created_ms, held.lease_ms)
+    listed = [
+        bodies.TransactionSeen(text, state.name, live.created_ms, live.lease_ms)
         for state in _UNFINISHED
-        for text, held in known.live(name, state).items()
+        for text, live in known.live(name, state).items()
         if text not in ended
     ]
-    found.sort(key=lambda one: one.created or 0)
-    found += [bodies.TransactionSeen(text, state.name, None, None) for text, state in ended.items()]
-    return reply(found)
+    listed.sort(key=lambda body: body.created or 0)
+    listed += [bodies.TransactionSeen(text, state.name, None, None) for text, state in ended.items()]
+    return reply(listed)
 
 
 @endpoint(
@@ -93,15 +93,15 @@ async def transactions(call: RestCall) -> Response:
     bodies.Scaling,
     status=202,
     body=bodies.Scale,
-    codes={409: "It is being scaled already or sealed, or a segment is not one of its current ones."},
+    codes={409: "The stream is being scaled or sealed, or a segment is not current."},
 )
 async def scale(call: RestCall) -> Response:
-    """Begin to replace some of a stream's segments by others that have the same keys together."""
+    """Start to replace segments of a stream by successors that cover the same keys."""
     body: bodies.Scale = call.body
     ranges: Iterable[tuple[float, float]] = ((low, high) for low, high in body.ranges)
     try:
         work = await call.controller.scale(call.stream, body.segments, tuple(ranges))
-    except StreamSealedError as error:  # which is a 500 where Pravega's interface says so
+    except StreamSealedError as error:  # mapped to 500 in Pravega's interface
         raise ConflictError(str(error)) from error
     return reply(bodies.Scaling(work.change.epoch - 1), 202)
 

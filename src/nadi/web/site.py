@@ -1,9 +1,8 @@
-"""The page, with all that it asks for, as a server's REST port serves it: its files, and the headers that they go out
-with.
+"""The page as the REST port serves it: static files with their headers, and all endpoints of the page.
 
-Files are named by a hash over all of them, so a browser keeps each for good and asks only for `/`. The page may run its
-own scripts, from files, and talk to its own server; nothing else may: nobody frames it, no text that it shows becomes
-markup or a script, and it sends no cookies.
+URLs of files contain a hash over all files, so browsers cache them permanently and revalidate only `/`. The headers
+allow the page to run its own script files and to connect to its own server, and nothing else: it can't be framed,
+shown text never becomes markup or script, and no cookies are sent.
 """
 
 from __future__ import annotations
@@ -66,50 +65,50 @@ class _StaticFile:
 
 @cache
 def _files() -> tuple[str, Mapping[str, _StaticFile]]:
-    """The hash over all files, and the files by their paths; `index.html` has the hash put in, and names
-    all modules, so that a browser needn't read one to learn of the next."""
-    found = dict(sorted(_found(files(__package__) / "files", "")))
+    """Return the hash over all files, and the files by path. `index.html` gets the hash and the list of all modules, so
+    that a browser can load them in parallel."""
+    sources = dict(sorted(_sources(files(__package__) / "files", "")))
     digest = hashlib.sha256()
-    for name, data in found.items():
+    for name, data in sources.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     version = digest.hexdigest()[:20]
-    modules = [f'<link rel="modulepreload" href="{{files}}/{name}">' for name in found if name.endswith(".js")]
-    page = found["index.html"].replace(b"<!-- modules -->", "\n".join(modules).encode())
-    found["index.html"] = page.replace(b"{files}", f"{PAGE_FILES}/{version}".encode())
-    kept = {
+    modules = [f'<link rel="modulepreload" href="{{files}}/{name}">' for name in sources if name.endswith(".js")]
+    page = sources["index.html"].replace(b"<!-- modules -->", "\n".join(modules).encode())
+    sources["index.html"] = page.replace(b"{files}", f"{PAGE_FILES}/{version}".encode())
+    static = {
         name: _StaticFile(data, gzip.compress(data, mtime=0), KINDS[name[name.rindex(".") :]])
-        for name, data in found.items()
+        for name, data in sources.items()
     }
-    return version, kept
+    return version, static
 
 
-def _found(folder: Traversable, above: str) -> list[tuple[str, bytes]]:
-    found = []
-    for one in folder.iterdir():
-        name = f"{above}{one.name}"
-        if one.is_dir():
-            found += _found(one, f"{name}/")
-        elif one.name.endswith(tuple(KINDS)):
-            found.append((name, one.read_bytes()))
-    return found
+def _sources(folder: Traversable, above: str) -> list[tuple[str, bytes]]:
+    sources = []
+    for entry in folder.iterdir():
+        name = f"{above}{entry.name}"
+        if entry.is_dir():
+            sources += _sources(entry, f"{name}/")
+        elif entry.name.endswith(tuple(KINDS)):
+            sources.append((name, entry.read_bytes()))
+    return sources
 
 
 async def _page(request: Request) -> Response:
-    version, kept = _files()
+    version, static = _files()
     tag = f'"{version}"'
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers={**HEADERS, "ETag": tag, "Cache-Control": "no-cache"})
-    return _sent(request, kept["index.html"], {"ETag": tag, "Cache-Control": "no-cache"})
+    return _sent(request, static["index.html"], {"ETag": tag, "Cache-Control": "no-cache"})
 
 
 async def _file(request: Request) -> Response:
-    """A file under another version's name, of a server that is older or newer, is the current one, and isn't kept."""
-    version, kept = _files()
-    found = kept.get(request.path_params["path"])
-    if found is None or request.path_params["path"] == "index.html":
+    """Serve a file. Under another version's URL, of an older or newer server, it is the current file, uncached."""
+    version, static = _files()
+    file = static.get(request.path_params["path"])
+    if file is None or request.path_params["path"] == "index.html":
         raise HTTPException(404)
     is_current = request.path_params["version"] == version
-    return _sent(request, found, {"Cache-Control": _FOR_GOOD if is_current else "no-store"})
+    return _sent(request, file, {"Cache-Control": _FOR_GOOD if is_current else "no-store"})
 
 
 def _sent(request: Request, file: _StaticFile, more: Mapping[str, str]) -> Response:
@@ -120,8 +119,8 @@ def _sent(request: Request, file: _StaticFile, more: Mapping[str, str]) -> Respo
 
 
 def live_site(clients: OwnClients) -> Site:
-    """For an Api. clients: whoever makes them sets their door once the server has one, and closes them."""
+    """Return the site for an Api. clients: the owner sets their address once the server has one, and closes them."""
     clients.ended.append(searching.forget_all)
     through = (bound(clients) for bound in (*stream_cuts.BOUND, *searching.BOUND))
-    asked = (*live.ENDPOINTS, *through, *Readers(clients).endpoints())
-    return Site(asked, (Route("/", _page), Route(PAGE_FILES + "/{version}/{path:path}", _file)))
+    endpoints = (*live.ENDPOINTS, *through, *Readers(clients).endpoints())
+    return Site(endpoints, (Route("/", _page), Route(PAGE_FILES + "/{version}/{path:path}", _file)))

@@ -1,5 +1,5 @@
-"""Places in streams: cuts and when they were, bookmarks, slices, where reader groups stand, and truncation; and what
-clients keep in a scope by name and can't be read, which the lists leave out: damaged, or of a newer nadi."""
+"""REST endpoints of cuts and their times, bookmarks, slices, reader groups' positions, truncation, and the unreadable
+records of a scope (damaged, or from a newer nadi), which the lists omit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nadi.controller.rest.endpoint import DATA, RestCall, on_scope, on_stream, r
 from nadi.errors import BookmarkNotFoundError, NadiError, SliceNotFoundError
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
 from nadi.web import bodies
-from nadi.web.clients import asked, bound_of, through_client
+from nadi.web.clients import bound_of, parse_query, through_client
 
 if TYPE_CHECKING:
     from nadi.client.aio import Bookmark, NamedSlice, StreamManager
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 SCOPE = DATA + "/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 _BOOKMARK, _SLICE = SCOPE + "/bookmarks/{bookmarkName}", SCOPE + "/slices/{sliceName}"
-_NAMES = {404: "There is no such scope, stream, or place."}
-_TAKEN = {409: "The scope has one of that name."}
+_NAMES = {404: "The scope, stream or position doesn't exist."}
+_TAKEN = {409: "The name is already in use."}
 
 
 def _writes(call: RestCall) -> Need:
-    """The client is asked for the same again; here it is before anything is done."""
+    """Require the permission that the client's request needs, before anything is done."""
     return need(call.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, Act.WRITE)
 
 
@@ -42,7 +42,7 @@ def _times(manager: StreamManager, query: bodies.ByTimes | None = None) -> CutTi
     return CutTimes(manager, query.by or None if query else None)
 
 
-async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
+async def _cut_seen(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
     return bodies.CutSeen(cut.as_text(), await times.of(cut))
 
 
@@ -51,10 +51,10 @@ async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
 
 @through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan, query=bodies.ByTimes)
 async def span(call: RestCall, manager: StreamManager) -> Response:
-    """Show where a stream begins and ends, and when its first and last events came or happened."""
+    """Show the head and tail of a stream, with the times of its first and last events."""
     from nadi.web.reading.span import stream_span
 
-    return reply(await stream_span(manager, *call.stream, asked(call, bodies.ByTimes).by or None))
+    return reply(await stream_span(manager, *call.stream, parse_query(call, bodies.ByTimes).by or None))
 
 
 @through_client(
@@ -63,20 +63,20 @@ async def span(call: RestCall, manager: StreamManager) -> Response:
     on_stream(Act.READ),
     bodies.CutSeen,
     query=bodies.CutAt,
-    codes={400: "There is no such place."},
+    codes={400: "The position is invalid."},
 )
 async def cut(call: RestCall, manager: StreamManager) -> Response:
-    """Show the cut of a place in a stream, and when the stream stood there."""
-    query = asked(call, bodies.CutAt)
-    return reply(await _seen_by(_times(manager, query), await manager.cuts(*call.stream).named(query.at)))
+    """Show the cut of a position in a stream, and its time."""
+    query = parse_query(call, bodies.CutAt)
+    return reply(await _cut_seen(_times(manager, query), await manager.cuts(*call.stream).named(query.at)))
 
 
 @through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.TruncateBody)
 async def truncate(call: RestCall, manager: StreamManager) -> Response:
-    """Delete all events of a stream that lie before a place."""
-    place = await manager.cuts(*call.stream).named(call.body.at)
-    await manager.truncate_stream(place)
-    return reply(await _seen_by(_times(manager), place))
+    """Delete all events of a stream before a position."""
+    position = await manager.cuts(*call.stream).named(call.body.at)
+    await manager.truncate_stream(position)
+    return reply(await _cut_seen(_times(manager), position))
 
 
 # --- bookmarks ------------------------------------------------------------------------------------
@@ -86,19 +86,21 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-async def seen_bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
-    at = await _seen_by(times, mark.cut)
-    return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
+async def seen_bookmark(times: CutTimes, bookmark: Bookmark) -> bodies.BookmarkSeen:
+    at = await _cut_seen(times, bookmark.cut)
+    return bodies.BookmarkSeen(
+        bookmark.name, bookmark.stream, at.cut, at.time, _ms(bookmark.made_at), bookmark.note, list(bookmark.tags)
+    )
 
 
 @through_client(
     "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=bodies.StreamQuery
 )
 async def bookmarks(call: RestCall, manager: StreamManager) -> Response:
-    """List a scope's bookmarks, with the times at which they lie."""
-    query = asked(call, bodies.StreamQuery)
-    found, times = await manager.bookmarks(call.scope).list(stream=query.stream or None), _times(manager, query)
-    return reply([await seen_bookmark(times, one) for one in found])
+    """List a scope's bookmarks with their times."""
+    query = parse_query(call, bodies.StreamQuery)
+    listed, times = await manager.bookmarks(call.scope).list(stream=query.stream or None), _times(manager, query)
+    return reply([await seen_bookmark(times, bookmark) for bookmark in listed])
 
 
 @through_client(
@@ -111,18 +113,18 @@ async def bookmarks(call: RestCall, manager: StreamManager) -> Response:
     codes=_NAMES | _TAKEN,
 )
 async def create_bookmark(call: RestCall, manager: StreamManager) -> Response:
-    """Make a bookmark of a place in a stream."""
+    """Create a bookmark at a position of a stream."""
     body: bodies.CreateBookmark = call.body
-    place = await manager.cuts(call.scope, body.streamName).named(body.at)
-    made = await manager.bookmarks(call.scope).create(body.name, place, note=body.note, tags=body.tags)
-    return reply(await seen_bookmark(_times(manager), made), 201)
+    cut = await manager.cuts(call.scope, body.streamName).named(body.at)
+    created = await manager.bookmarks(call.scope).create(body.name, cut, note=body.note, tags=body.tags)
+    return reply(await seen_bookmark(_times(manager), created), 201)
 
 
 @through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_bookmark(call: RestCall, manager: StreamManager) -> Response:
-    """Give a bookmark another name."""
-    made = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
-    return reply(await seen_bookmark(_times(manager), made))
+    """Rename a bookmark."""
+    renamed = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
+    return reply(await seen_bookmark(_times(manager), renamed))
 
 
 @through_client("DELETE", _BOOKMARK, _writes, status=204)
@@ -136,17 +138,17 @@ async def delete_bookmark(call: RestCall, manager: StreamManager) -> Response:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-async def seen_slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
-    start, end = await asyncio.gather(_seen_by(times, one.start), _seen_by(times, one.end))
-    return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
+async def seen_slice(times: CutTimes, named: NamedSlice) -> bodies.SliceSeen:
+    start, end = await asyncio.gather(_cut_seen(times, named.start), _cut_seen(times, named.end))
+    return bodies.SliceSeen(named.name, named.stream, start, end, _ms(named.made_at), named.note, list(named.tags))
 
 
 @through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=bodies.StreamQuery)
 async def slices(call: RestCall, manager: StreamManager) -> Response:
-    """List a scope's named slices, with the times between which they lie."""
-    query = asked(call, bodies.StreamQuery)
-    found, times = await manager.slices(call.scope).list(stream=query.stream or None), _times(manager, query)
-    return reply([await seen_slice(times, one) for one in found])
+    """List a scope's named slices with the times of their ends."""
+    query = parse_query(call, bodies.StreamQuery)
+    listed, times = await manager.slices(call.scope).list(stream=query.stream or None), _times(manager, query)
+    return reply([await seen_slice(times, named) for named in listed])
 
 
 @through_client(
@@ -159,17 +161,17 @@ async def slices(call: RestCall, manager: StreamManager) -> Response:
     codes=_NAMES | _TAKEN,
 )
 async def create_slice(call: RestCall, manager: StreamManager) -> Response:
-    """Make a slice of what lies between two places in a stream."""
+    """Create a slice between two positions of a stream."""
     body: bodies.CreateSlice = call.body
     cuts = manager.cuts(call.scope, body.streamName)
     start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end, end=True))
-    made = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
-    return reply(await seen_slice(_times(manager), made), 201)
+    created = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
+    return reply(await seen_slice(_times(manager), created), 201)
 
 
 @through_client("PUT", _SLICE, _writes, bodies.SliceSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_slice(call: RestCall, manager: StreamManager) -> Response:
-    """Give a slice another name."""
+    """Rename a slice."""
     renamed = await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)
     return reply(await seen_slice(_times(manager), renamed))
 
@@ -187,19 +189,19 @@ async def delete_slice(call: RestCall, manager: StreamManager) -> Response:
 
 @through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=bodies.ByTimes)
 async def groups(call: RestCall, manager: StreamManager) -> Response:
-    """List the reader groups that read a stream: where each stands, and how far it is behind."""
-    times = _times(manager, asked(call, bodies.ByTimes))
+    """List the reader groups that read a stream, with position and lag."""
+    times = _times(manager, parse_query(call, bodies.ByTimes))
     lags = await manager.reader_lags(*call.stream)
-    return reply(await asyncio.gather(*(_group(call, manager, times, one) for one in lags)))
+    return reply(await asyncio.gather(*(_group(call, manager, times, lag) for lag in lags)))
 
 
 async def _group(call: RestCall, manager: StreamManager, times: CutTimes, lag: GroupLagReport) -> bodies.GroupSeen:
     position, why = None, lag.why
     try:
         group = await manager.reader_group_manager(lag.scope).get_reader_group(lag.group)
-        found = (await group.stream_cuts()).get(call.stream.key)
-        position = await _seen_by(times, found) if found is not None else None
-    except NadiError as error:  # of a group that the caller may not see, or of another client's kind
+        cut = (await group.stream_cuts()).get(call.stream.key)
+        position = await _cut_seen(times, cut) if cut is not None else None
+    except NadiError as error:  # no permission for the group, or a group of another client
         why = why or str(error)
     return bodies.GroupSeen(
         lag.scope,
@@ -214,12 +216,12 @@ async def _group(call: RestCall, manager: StreamManager, times: CutTimes, lag: G
     )
 
 
-# --- what can't be read --------------------------------------------------------------------------
+# --- unreadable records --------------------------------------------------------------------------
 
 
 @through_client("GET", SCOPE + "/unreadable", on_scope(Permission.READ), list[bodies.UnreadableSeen])
 async def unreadable(call: RestCall, manager: StreamManager) -> Response:
-    """List what a scope has under a name that can't be read: what is wrong with it, and what to do."""
+    """List a scope's unreadable records, each with its problem and a remedy."""
     from nadi.search.definition import Definitions
     from nadi.search.percolate.records import sets_of
 
@@ -233,12 +235,15 @@ async def unreadable(call: RestCall, manager: StreamManager) -> Response:
         "search index": (await definitions.catalog.all())[1],
         "standing queries": (await sets_of(definitions).all())[1],
     }
-    seen = {kind: [one for one in found if shows(call.caller, scope, one.name)] for kind, found in by_stream.items()}
+    visible = {
+        kind: [record for record in records if shows(call.caller, scope, record.name)]
+        for kind, records in by_stream.items()
+    }
     return reply(
         [
-            bodies.UnreadableSeen(kind, one.name, one.problem)
-            for kind, found in (by_name | seen).items()
-            for one in found
+            bodies.UnreadableSeen(kind, record.name, record.problem)
+            for kind, records in (by_name | visible).items()
+            for record in records
         ]
     )
 

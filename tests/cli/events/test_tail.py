@@ -1,4 +1,4 @@
-"""`nadi tail`, and the forms in which it and `nadi read` print events."""
+"""`nadi tail`, and output options of `nadi tail` and `nadi read`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nadi.model.framing import event_header
 from tests.cli.test_streams import Shell
 
 
-def test_the_last_events(shell: Shell, manager: nadi.StreamManager) -> None:
+def test_tail_prints_the_last_events(shell: Shell, manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "last", 2)
     assert shell.run("tail", "home", "last", "--no-follow").stdout == ""
     shell.run("write", "home", "last", "--key", "a", stdin=b"".join(b"a%d\n" % number for number in range(30)))
@@ -28,10 +28,10 @@ def test_the_last_events(shell: Shell, manager: nadi.StreamManager) -> None:
     assert shell.run("tail", "home", "last", "--no-follow", "-n", "2").stdout == "a28\na29\n"
     assert shell.run("tail", "home", "last", "-n", "30", "--limit", "2").stdout == "a0\na1\n"
     assert shell.run("tail", "home", "last", "--no-follow", "-n", "100", "--grep", "^a.?7$").stdout == "a7\na17\na27\n"
-    assert "no stream home/none" in shell.run("tail", "home", "none", code=1).stderr
+    assert "home/none" in shell.run("tail", "home", "none", code=1).stderr
 
 
-def test_what_comes_follows(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
+def test_tail_prints_new_events(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "news", 1)
     command = [
         sys.executable,
@@ -58,7 +58,7 @@ def test_what_comes_follows(server: nadi.standalone.EmbeddedServer, manager: nad
 
 
 @pytest.mark.parametrize("words", ["tail home quiet", "read home quiet --follow"])
-def test_who_follows_ends_with_the_pipe(
+def test_following_command_ends_when_its_pipe_is_closed(
     server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, shell: Shell, words: str
 ) -> None:
     shell.run("write", "home", "quiet", "--create", "1", "--quiet", stdin=b"a\nb\n")
@@ -67,35 +67,35 @@ def test_who_follows_ends_with_the_pipe(
     assert (done.returncode, done.stdout, done.stderr) == (0, b"a\n", b"")
 
 
-def test_who_follows_ends_when_nothing_comes(shell: Shell, manager: nadi.StreamManager) -> None:
+def test_idle_option_ends_a_following_command(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("write", "home", "idle", "--create", "1", "--quiet", stdin=b"a\nb\n")
     assert shell.run("tail", "home", "idle", "--idle", "2").output == "a\nb\n"
     assert shell.run("read", "home", "idle", "--follow", "--idle", "2").output == "a\nb\n"
     assert shell.run("tail", "home", "idle", "-c", "1").output == "a\n"
     for words in (("tail", "home", "idle", "--no-follow"), ("read", "home", "idle")):
-        assert "--idle has no effect" in shell.run(*words, "--idle", "1", code=1).stderr
+        assert "--idle" in shell.run(*words, "--idle", "1", code=1).stderr
 
 
-def test_a_place_is_an_age(shell: Shell, manager: nadi.StreamManager) -> None:
+def test_position_may_be_an_age(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("write", "home", "ages", "--create", "1", "--quiet", stdin=b"a\n")
     for age in ("-1h", "-999999d", "-999999999999d"):
         assert shell.run("read", "home", "ages", "--from", age).output == "a\n", age
         assert shell.run("read", "home", "ages", "--to", age).output == "", age
-    assert "neither an age" in shell.run("read", "home", "ages", "--from", "-5", code=1).stderr
-    assert "is a size" in shell.run("read", "home", "ages", "--from", "-5MB", code=1).stderr
+    assert "'5'" in shell.run("read", "home", "ages", "--from", "-5", code=1).stderr
+    assert "'5MB'" in shell.run("read", "home", "ages", "--from", "-5MB", code=1).stderr
     shell.run("group", "create", "home", "recent", "ages", "--from", "ages=-1h", "--to", "tail")
     shell.run("slice", "create", "home", "ages", "recent", "--from", "-1h")
     assert shell.run("read", "home", "recent", "--slice").output == "a\n"
 
 
-def test_a_followed_stream_that_is_sealed_ends(shell: Shell, manager: nadi.StreamManager) -> None:
+def test_tail_of_a_sealed_stream_ends(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("write", "home", "over", "--create", "1", stdin=b"1\n2\n")
     manager.seal_stream("home", "over")
     assert shell.run("tail", "home", "over").stdout == "1\n2\n"
 
 
-def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
-    began = datetime.now(UTC)
+def test_read_output_options(shell: Shell, manager: nadi.StreamManager) -> None:
+    started = datetime.now(UTC)
     shell.run("write", "home", "layouts", "--create", "1", stdin=b'{"m": "oven", "wh": 1}\n\xff\n{"wh": 2}\n')
     ended = datetime.now(UTC)
 
@@ -106,7 +106,7 @@ def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
     assert printed("x") == b"xxx"
     assert printed("[%k]", "--key-field", "m") == b"[oven][][]"
     for text in printed(r"%t\n").decode().split():
-        assert began - timedelta(milliseconds=1) <= datetime.fromisoformat(text) <= ended + timedelta(seconds=10)
+        assert started - timedelta(milliseconds=1) <= datetime.fromisoformat(text) <= ended + timedelta(seconds=10)
     objects = shell.run("read", "home", "layouts", "--json", "--key-field", "m").stdout.splitlines()
     assert msgspec.json.decode(objects[0]) == {
         "segment_id": 0,
@@ -115,21 +115,21 @@ def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
         "text": '{"m": "oven", "wh": 1}',
     }
     assert "key" not in objects[1]
-    for wrong, says in (
-        (["--format", "%q"], "no such field as %q"),
-        (["--format", "100%"], "no such field as %"),
-        (["--format", r"\q"], "a backslash before 'q'"),
-        (["--format", "%k"], "%k needs --key-field"),
-        (["--format", "%s", "--key-field", "m"], "--key-field has no effect"),
-        (["--format", "%s", "--json"], "exclude each other"),
-        (["--grep", "("], "not a regular expression"),
-        (["--follow", "--to", "tail"], "--to has no effect"),
-        (["--slice", "--from", "head"], "--from has no effect"),
+    for wrong, named in (
+        (["--format", "%q"], "%q"),
+        (["--format", "100%"], "'100%'"),
+        (["--format", r"\q"], r"\q"),
+        (["--format", "%k"], "--key-field"),
+        (["--format", "%s", "--key-field", "m"], "--key-field"),
+        (["--format", "%s", "--json"], "--json"),
+        (["--grep", "("], "--grep"),
+        (["--follow", "--to", "tail"], "--to"),
+        (["--slice", "--from", "head"], "--from"),
     ):
-        assert says in shell.run("read", "home", "layouts", *wrong, code=1).stderr.replace("\n", " "), wrong
+        assert named in shell.run("read", "home", "layouts", *wrong, code=1).stderr.replace("\n", " "), wrong
 
 
-def test_a_reader_that_goes_away_is_no_trouble(
+def test_read_into_a_closed_pipe_ends_silently(
     server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, shell: Shell
 ) -> None:
     shell.run("write", "home", "long", "--create", "1", stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 100_000)
@@ -140,16 +140,16 @@ def test_a_reader_that_goes_away_is_no_trouble(
 
 
 class _Failing:
-    """A reader whose blocks and errors are given."""
+    """A reader with given blocks and errors."""
 
-    def __init__(self, *given: tuple[int, EventBlock] | Exception | None) -> None:
-        self._given = list(given)
+    def __init__(self, *results: tuple[int, EventBlock] | Exception | None) -> None:
+        self._results = list(results)
 
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        found = self._given.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def __enter__(self) -> _Failing:
         return self
@@ -158,14 +158,14 @@ class _Failing:
         pass
 
 
-def test_a_reader_that_follows_goes_on_where_it_can(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_print_events_continues_after_recoverable_errors(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     block, _ = whole_events(memoryview(event_header(1) + b"a"))
     reader: Any = _Failing(
         UnavailableError("the server is away"), (0, block), TruncatedError("home/x/0", 0, 9), (0, block), None
     )
     print_events(reader, Printer(lambda _, offsets: []), follow=True)
-    found = capfdbinary.readouterr()
-    assert found.out == b"a\na\n"
-    trying, missed = found.err.decode().splitlines()
-    assert trying == "trying again: the server is away"
-    assert missed.startswith("missed, and continuing after it: offset 0 ")
+    printed = capfdbinary.readouterr()
+    assert printed.out == b"a\na\n"
+    retry, skipped = printed.err.decode().splitlines()
+    assert "the server is away" in retry
+    assert "offset 0 " in skipped

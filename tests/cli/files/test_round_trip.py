@@ -1,4 +1,4 @@
-"""What `nadi export` writes, `nadi import` reads: the same events, in the order of their segments, under their keys."""
+"""`nadi import` restores what `nadi export` writes: the same events with their keys, ordered within segments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMATS = ("jsonl", "parquet", "avro")
 
 @pytest.fixture(scope="module")
 def written(manager: nadi.StreamManager) -> list[bytes]:
-    """Events of all bytes and sizes, with keys, over a split; each begins with its key and its number under it."""
+    """Events of all sizes in a stream that is split meanwhile; each starts with its key and its number."""
     chance = random.Random(7)
     manager.create_stream("home", "meters", 3)
     events = []
@@ -50,15 +50,15 @@ def written(manager: nadi.StreamManager) -> list[bytes]:
 
 
 def by_segment(manager: nadi.StreamManager, stream: str) -> dict[int, list[bytes]]:
-    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    events: defaultdict[int, list[bytes]] = defaultdict(list)
     with manager.create_reader("home", stream, end=manager.cuts("home", stream).tail()) as reader:
         for segment, block in reader:
-            found[segment] += block.events()
-    return found
+            events[segment] += block.events()
+    return events
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_events_come_back_as_they_were(
+def test_import_restores_exported_events(
     shell: Shell,
     manager: nadi.StreamManager,
     written: list[bytes],
@@ -71,23 +71,23 @@ def test_events_come_back_as_they_were(
     size = sum(map(len, written))
     done = shell.run("export", "home", "meters", str(file))
     assert done.stderr.replace("\n", "") == f"exported {len(written):,} events, {size:,} bytes to {file}"
-    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
     done = shell.run("import", str(file), "home", f"again-{kind}", "--create", "2")
     assert done.stderr == f"wrote {len(written):,} events, {size:,} bytes\n"
-    here, there = by_segment(manager, "meters"), by_segment(manager, f"again-{kind}")
-    assert sorted(event for events in there.values() for event in events) == sorted(written)
-    for segment, events in here.items():
-        wanted = set(events)
-        (place,) = [one for one, found in there.items() if wanted <= set(found)]
-        assert [event for event in there[place] if event in wanted] == events, f"in the order of segment {segment}"
+    exported, imported = by_segment(manager, "meters"), by_segment(manager, f"again-{kind}")
+    assert sorted(event for events in imported.values() for event in events) == sorted(written)
+    for segment, events in exported.items():
+        expected = set(events)
+        (target,) = [number for number, stored in imported.items() if expected <= set(stored)]
+        assert [event for event in imported[target] if event in expected] == events, f"order of segment {segment}"
     if kind == "parquet":
-        assert pq.ParquetFile(file).num_row_groups >= 5  # one for each segment, and more if its events come in pieces
+        assert pq.ParquetFile(file).num_row_groups >= 5  # at least one per segment
         about = pq.ParquetFile(file).schema_arrow.metadata
         assert about[b"nadi.stream"] == b"meters"
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_stretch_with_keys(shell: Shell, manager: nadi.StreamManager, tmp_path: Path, kind: str) -> None:
+def test_export_of_a_slice_with_keys(shell: Shell, manager: nadi.StreamManager, tmp_path: Path, kind: str) -> None:
     stream = f"keyed-{kind}"
     shell.run("write", "home", stream, "--create", "1", stdin=b'{"m": "oven", "n": 1}\n{"m": "lamp"}\n{"x": 1}\nlast\n')
     cuts = manager.cuts("home", stream)
@@ -96,25 +96,24 @@ def test_a_stretch_with_keys(shell: Shell, manager: nadi.StreamManager, tmp_path
     options = "--slice", f"{stream}-first", "--key-field", "m", "--format", kind
     shell.run("export", "home", stream, str(file), *options)
     shell.run("import", str(file), "home", f"{stream}-again", "--create", "8", "--format", kind, "--transaction")
-    there = by_segment(manager, f"{stream}-again")
+    imported = by_segment(manager, f"{stream}-again")
     segments = manager.current_segments("home", f"{stream}-again")
 
     def segment_of(key: str) -> int:
-        return next(one.segment_id for one in segments if one.low <= key_position(key) < one.high)
+        return next(piece.segment_id for piece in segments if piece.low <= key_position(key) < piece.high)
 
-    assert sum(map(len, there.values())) == 3
-    assert b'{"m": "oven", "n": 1}' in there[segment_of("oven")]
-    assert b'{"m": "lamp"}' in there[segment_of("lamp")]
-    assert b'{"x": 1}' in there[segment_of("0.#epoch.0")]
+    assert sum(map(len, imported.values())) == 3
+    assert b'{"m": "oven", "n": 1}' in imported[segment_of("oven")]
+    assert b'{"m": "lamp"}' in imported[segment_of("lamp")]
+    assert b'{"x": 1}' in imported[segment_of("0.#epoch.0")]
     shell.run("import", str(file), "home", f"{stream}-again", "--format", kind, "--key", "all", "--quiet")
     assert len(by_segment(manager, f"{stream}-again")[segment_of("all")]) >= 3
-    there_is = shell.run("export", "home", stream, str(file), "--format", kind, code=1)
-    assert "is there already" in there_is.stderr
+    assert "--force" in shell.run("export", "home", stream, str(file), "--format", kind, code=1).stderr
     shell.run("export", "home", stream, str(file), "--format", kind, "--force", "--from", "tail", "--quiet")
     assert shell.run("import", str(file), "home", stream, "--format", kind).stderr == "wrote 0 events, 0 bytes\n"
 
 
-def test_what_read_prints_can_be_imported(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+def test_import_of_the_output_of_read(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
     shell.run("write", "home", "read", "--create", "1", stdin=b'"quoted" \\ \xc3\xa9\n\xff\n')
     file = tmp_path / "read.ndjson"
     file.write_text(shell.run("read", "home", "read", "--json").stdout)
@@ -123,7 +122,7 @@ def test_what_read_prints_can_be_imported(shell: Shell, manager: nadi.StreamMana
     assert events == [b'"quoted" \\ \xc3\xa9', b"\xff"] * 2
 
 
-def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+def test_import_of_foreign_parquet_files(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
     manager.create_stream("home", "others", 1)
     file = tmp_path / "own.parquet"
     pq.write_table(pa.table({"event": ["a", "b"], "more": [1, 2]}), file)
@@ -144,60 +143,56 @@ def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Pa
         shell.run("import", str(file), "home", f"odd-{number}", "--create", "1")
         assert by_segment(manager, f"odd-{number}") == {0: [b"a", b"b"]}, kind
     no_text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    for table, says in (
-        (pa.table({"value": [b"a"]}), "has no column `event`, but value"),
-        (pa.table({"event": [1]}), "is of type int64, not binary"),
-        (pa.table({"event": [b"a"], "segment_id": ["x"]}), "is of type string, not int64"),
-        (pa.table({"event": [b"a", None]}), "row 2 has a null as `event`"),
+    for table, named in (
+        (pa.table({"value": [b"a"]}), "value"),
+        (pa.table({"event": [1]}), "int64"),
+        (pa.table({"event": [b"a"], "segment_id": ["x"]}), "int64"),
+        (pa.table({"event": [b"a", None]}), "row 2"),
         (pa.table({"event": [b"a"], "key": [7]}), "column `key`"),
-        (pa.table([pa.array(["a"]), pa.array(["b"])], names=["event", "event"]), "more than one column `event`"),
-        (pa.table({"event": no_text}), "is not UTF-8"),
-        (pa.table({"event": ["a"], "key": no_text}), "is not UTF-8"),
+        (pa.table([pa.array(["a"]), pa.array(["b"])], names=["event", "event"]), "`event`"),
+        (pa.table({"event": no_text}), "UTF-8"),
+        (pa.table({"event": ["a"], "key": no_text}), "UTF-8"),
     ):
         pq.write_table(table, file)
-        assert says in shell.run("import", str(file), "home", "others", code=1).stderr.replace("\n", " ")
-    for name, content, says in (
-        ("x.parquet", b"no parquet", "can't be read as Parquet"),
-        ("x.avro", b"no avro", "can't be read as Avro's records"),
+        assert named in shell.run("import", str(file), "home", "others", code=1).stderr.replace("\n", " ")
+    for name, content, named in (
+        ("x.parquet", b"no parquet", "Parquet"),
+        ("x.avro", b"no avro", "Avro"),
         ("x.jsonl", b'{"text": "ok", "offset": "any"}\n{"text": 1}\n', "line 2 of"),
-        ("y.jsonl", b'{"offset": 1}\n', "neither `text` nor `base64`; `nadi write` stores lines"),
+        ("y.jsonl", b'{"offset": 1}\n', "`nadi write`"),
         ("z.jsonl", b'{"base64": "?"}\n', "line 1 of"),
-        ("both.jsonl", b'{"text": "a", "base64": "Yg=="}\n', "it has both `text` and `base64`"),
-        ("x.csv", b"a,b\n", "has none of the endings .jsonl, .ndjson, .parquet, .avro"),
+        ("both.jsonl", b'{"text": "a", "base64": "Yg=="}\n', "both `text` and `base64`"),
+        ("x.csv", b"a,b\n", ".jsonl, .ndjson, .parquet, .avro"),
     ):
         (tmp_path / name).write_bytes(content)
-        assert says in shell.run("import", str(tmp_path / name), "home", "others", code=1).stderr.replace("\n", " "), (
-            name
-        )
-    assert by_segment(manager, "others") == {0: [b"a", b"b", b"ok"]}, "what is before a bad line is written"
-    assert "can't be read: No such" in (
-        shell.run("import", str(tmp_path / "none.jsonl"), "home", "others", code=1).stderr.replace("\n", " ")
-    )
+        error = shell.run("import", str(tmp_path / name), "home", "others", code=1).stderr.replace("\n", " ")
+        assert named in error, name
+    assert by_segment(manager, "others") == {0: [b"a", b"b", b"ok"]}, "events before an invalid line are written"
+    missing = shell.run("import", str(tmp_path / "none.jsonl"), "home", "others", code=1).stderr
+    assert "none.jsonl" in missing.replace("\n", "")
 
 
-def test_records_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+def test_import_of_foreign_avro_files(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
     manager.create_stream("home", "records", 1)
     file = tmp_path / "own.avro"
-    for kinds, record, says in (
+    for kinds, record, named in (
         ({"event": "bytes", "key": "int"}, {"event": b"a", "key": 7}, "record 1,500 of"),
-        ({"event": "bytes", "key": "int"}, {"event": b"a", "key": 7}, "its `key` is int, not str"),
-        ({"event": "bytes", "segment_id": "string"}, {"event": b"a", "segment_id": "7"}, "its `segment_id` is str"),
-        ({"event": "int"}, {"event": 7}, "its `event` is int, not bytes or text"),
+        ({"event": "bytes", "key": "int"}, {"event": b"a", "key": 7}, "`key`"),
+        ({"event": "bytes", "segment_id": "string"}, {"event": b"a", "segment_id": "7"}, "`segment_id`"),
+        ({"event": "int"}, {"event": 7}, "`event`"),
     ):
         fields = [{"name": name, "type": ["null", "bytes", kind]} for name, kind in kinds.items() if kind != "bytes"]
         fields += [{"name": name, "type": "bytes"} for name, kind in kinds.items() if kind == "bytes"]
         good = {name: b"a" if name == "event" else None for name in kinds}
         with file.open("wb") as to:
             fastavro.writer(to, {"type": "record", "name": "R", "fields": fields}, [good] * 1499 + [record])
-        assert says in shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " "), record
+        assert named in shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " "), record
     with file.open("wb") as to:
         fastavro.writer(to, "string", ["a"])
-    assert "no `event`, but something else than records" in (
-        shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " ")
-    )
+    assert "`event`" in shell.run("import", str(file), "home", "records", code=1).stderr
 
 
-def test_import_avro_of_a_codec_that_needs_a_package_names_it(tmp_path: Path) -> None:
+def test_import_of_avro_with_a_missing_codec_names_the_package(tmp_path: Path) -> None:
     file = tmp_path / "own.avro"
     with file.open("wb") as to:
         kind = {"type": "record", "name": "R", "fields": [{"name": "event", "type": "bytes"}]}
@@ -205,21 +200,21 @@ def test_import_avro_of_a_codec_that_needs_a_package_names_it(tmp_path: Path) ->
     plain = file.read_bytes()
     for codec, package in (("lz4", "lz4"), ("snappy", "cramjam")):
         if importlib.util.find_spec(package) is None:
-            named = b"\x14avro.codec" + bytes([2 * len(codec)]) + codec.encode()
-            file.write_bytes(plain.replace(b"\x14avro.codec\x08null", named))
+            header = b"\x14avro.codec" + bytes([2 * len(codec)]) + codec.encode()
+            file.write_bytes(plain.replace(b"\x14avro.codec\x08null", header))
             with (
                 closing(avro.Reader(file)) as reader,
-                pytest.raises(InvalidArgumentError, match=f"codec {codec}, which needs one more.*install {package}"),
+                pytest.raises(InvalidArgumentError, match=f"codec {codec}.*install {package}"),
             ):
                 next(iter(reader))
 
 
-def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+def test_readers_limit_memory_for_large_events(tmp_path: Path) -> None:
     events = [os.urandom(MIB) for _ in range(40)]
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"event": events}), file)
-    with closing(parquet.Reader(file)) as found:
-        sizes = [batch.size_bytes for batch, _ in found]
+    with closing(parquet.Reader(file)) as batches:
+        sizes = [batch.size_bytes for batch, _ in batches]
     assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
     file = tmp_path / "x.avro"
     with file.open("wb") as to:
@@ -230,42 +225,40 @@ def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
 
 
-def test_what_is_not_a_file_of_its_own_is_left_alone(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+def test_export_keeps_pipes_and_symbolic_links(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
     os.mkfifo(pipe)
     done = shell.run("export", "home", "meters", str(pipe), "--format", "jsonl", "--force", code=1)
-    assert "is not a plain file" in done.stderr.replace("\n", " ")
+    assert str(pipe) in done.stderr.replace("\n", "")
     assert pipe.is_fifo()
-    assert "`nadi read --json` prints" in shell.run("export", "home", "meters", "-", code=1).stderr.replace("\n", " ")
+    assert "`nadi read --json`" in shell.run("export", "home", "meters", "-", code=1).stderr.replace("\n", " ")
     link.symlink_to("file")
     shell.run("export", "home", "meters", str(link), "--format", "jsonl", "--quiet")
     assert link.is_symlink()
     assert len(file.read_bytes().splitlines()) == len(written)
 
 
-def test_two_exports_do_not_write_one_file(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+def test_concurrent_exports_to_one_file_fail(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
     file = tmp_path / "x.jsonl"
     with _replacing(file) as part:
         part.write_bytes(b"the other's")
         done = shell.run("export", "home", "meters", str(file), code=1)
-        assert "another export writes" in done.stderr.replace("\n", " ")
+        assert part.name in done.stderr.replace("\n", "")
     assert file.read_bytes() == b"the other's"
     file.unlink()
-    part.write_bytes(b"of one that was killed")
+    part.write_bytes(b"left by a killed export")
     shell.run("export", "home", "meters", str(file))
     assert len(file.read_bytes().splitlines()) == len(written)
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_an_export_that_is_interrupted_as_it_begins_leaves_no_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_export_removes_its_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
 
     def interrupted(self: Path, mode: str = "r") -> None:
         monkeypatch.undo()
         opened(self, mode).close()
-        raise KeyboardInterrupt  # as by a signal that comes while the system makes the file
+        raise KeyboardInterrupt  # as by a signal while the file is created
 
     monkeypatch.setattr(Path, "open", interrupted)
     with pytest.raises(KeyboardInterrupt), _replacing(tmp_path / "x.jsonl"):
@@ -273,7 +266,7 @@ def test_an_export_that_is_interrupted_as_it_begins_leaves_no_part(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipe_is_imported(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
+def test_import_from_standard_input(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "piped", 1)
     command = [sys.executable, "-m", "nadi.cli.app", "import", "-", "home", "piped", "--format"]
     environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "120"}
@@ -286,24 +279,24 @@ def test_a_pipe_is_imported(server: nadi.standalone.EmbeddedServer, manager: nad
 
     assert imported("jsonl") == b"wrote 2 events, 2 bytes\n"
     assert by_segment(manager, "piped") == {0: [b"a", b"\xff"]}
-    assert b"can't be read" in imported("parquet")
+    assert b"/dev/stdin" in imported("parquet")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro"])
-def test_a_damaged_file_says_so(shell: Shell, tmp_path: Path, written: list[bytes], kind: str) -> None:
+def test_import_of_a_damaged_file_fails(shell: Shell, tmp_path: Path, written: list[bytes], kind: str) -> None:
     file = tmp_path / f"cut.{kind}"
     shell.run("export", "home", "meters", str(file), "--quiet")
     data = bytearray(file.read_bytes())
-    # more than a block: of what is within an event Avro notices nothing
+    # more than a block, as Avro doesn't detect damage within an event
     data[len(data) // 3 : len(data) // 3 + 20_000] = random.Random(1).randbytes(20_000)
     file.write_bytes(data)
-    assert "can't be read" in shell.run("import", str(file), "home", "meters-cut", "--create", "1", code=1).stderr
+    assert "error: " in shell.run("import", str(file), "home", "meters-cut", "--create", "1", code=1).stderr
 
 
-def test_one_byte_of_an_event_is_not_changed_unseen(shell: Shell, tmp_path: Path, manager: nadi.StreamManager) -> None:
-    """Of Parquet's files: Avro's have checksums for nothing."""
+def test_import_of_parquet_detects_a_changed_byte(shell: Shell, tmp_path: Path, manager: nadi.StreamManager) -> None:
+    """Avro files don't have checksums."""
     manager.create_stream("home", "noise")
-    event = random.Random(1).randbytes(20_000)  # that no codec makes shorter, and so stands in the file as it is
+    event = random.Random(1).randbytes(20_000)  # incompressible, so that the file contains it unchanged
     with manager.create_writer("home", "noise") as writer:
         writer.write_event(event)
     file = tmp_path / "noise.parquet"
@@ -311,33 +304,34 @@ def test_one_byte_of_an_event_is_not_changed_unseen(shell: Shell, tmp_path: Path
     data = bytearray(file.read_bytes())
     data[data.index(event) + 10_000] ^= 1
     file.write_bytes(data)
-    assert "can't be read" in shell.run("import", str(file), "home", "noise-cut", "--create", "1", code=1).stderr
+    assert "error: " in shell.run("import", str(file), "home", "noise-cut", "--create", "1", code=1).stderr
 
 
-def test_an_export_that_fails_leaves_what_was_there(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+def test_failed_export_keeps_the_existing_file(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
     file = tmp_path / "old.jsonl"
     file.write_bytes(b"old")
-    for options, says in (
-        ([], "is there already"),
-        (["--force", "--from", "none"], "no bookmark 'none'"),
-        (["--force", "--slice", "none"], "no slice 'none'"),
-        (["--force", "--slice", "none", "--to", "tail"], "have no effect with --slice"),
+    for options, named in (
+        ([], "--force"),
+        (["--force", "--from", "none"], "'none'"),
+        (["--force", "--slice", "none"], "'none'"),
+        (["--force", "--slice", "none", "--to", "tail"], "--slice"),
     ):
-        assert says in shell.run("export", "home", "meters", str(file), *options, code=1).stderr.replace("\n", " ")
+        assert named in shell.run("export", "home", "meters", str(file), *options, code=1).stderr.replace("\n", " ")
     nowhere = tmp_path / "none" / "x.jsonl"
-    assert "can't be written: No such" in (
-        shell.run("export", "home", "meters", str(nowhere), code=1).stderr.replace("\n", " ")
-    )
+    error = shell.run("export", "home", "meters", str(nowhere), code=1).stderr
+    assert str(nowhere) in error.replace("\n", "")
     (tmp_path / "folder.jsonl.part").mkdir()
     shell.run("export", "home", "meters", str(tmp_path / "folder.jsonl"), code=1)
     assert file.read_bytes() == b"old"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.jsonl.part", "old.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.jsonl.part", "old.jsonl"]
     shell.run("export", "home", "meters", str(file), "--force")
     assert len(file.read_bytes().splitlines()) == len(written)
     assert msgspec.json.decode(file.read_bytes().splitlines()[0])["offset"] == 0
 
 
-def test_avro_is_an_extra(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[bytes]) -> None:
+def test_export_to_avro_without_fastavro_names_the_extra(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[bytes]
+) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.delitem(sys.modules, "nadi.cli.files.avro", raising=False)
     done = shell.run("export", "home", "meters", str(tmp_path / "x.avro"), code=1)

@@ -1,4 +1,4 @@
-"""`nadi sql`, on a real server, by the real DuckDB."""
+"""`nadi sql` with a real server and DuckDB."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import msgspec
 import pytest
 
-from nadi.cli.sql.query import StreamReference, stretches
+from nadi.cli.sql.query import StreamReference, rewrite_query
 from nadi.client import StreamManager
 from nadi.client.serializers import Struct
 from nadi.errors import InvalidArgumentError
@@ -28,8 +28,8 @@ class Odd(msgspec.Struct):
 
 @pytest.fixture(scope="module", autouse=True)
 def streams(manager: StreamManager) -> None:
-    """Stream home/meters has a schema; slice "early" and bookmark "noon" end after its first six. Stream home/plain has
-    JSON and none."""
+    """Stream home/meters has a schema; slice "early" and bookmark "noon" end after its first six events. Stream
+    home/plain has JSON events without a schema."""
     manager.create_stream("home", "meters", 2)
     cuts = manager.cuts("home", "meters")
     with manager.create_writer("home", "meters", serializer=Struct(Reading)) as writer:
@@ -52,7 +52,7 @@ def streams(manager: StreamManager) -> None:
 SUMS = "select meter, sum(wh) as wh from {} group by meter order by meter"
 
 
-def test_a_query_of_a_stream_with_a_schema(shell: Shell) -> None:
+def test_query_of_a_stream_with_a_schema(shell: Shell) -> None:
     assert shell.run("sql", SUMS.format("home.meters")).output.splitlines() == [
         "meter    wh",
         "hall     22",
@@ -62,7 +62,7 @@ def test_a_query_of_a_stream_with_a_schema(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stretch", "sums"),
+    ("range_", "sums"),
     [
         ("for slice 'early'", [5, 3, 7]),
         ("for system_time as of 'noon'", [5, 3, 7]),
@@ -71,12 +71,12 @@ def test_a_query_of_a_stream_with_a_schema(shell: Shell) -> None:
         ("for slice 'early' as m", [5, 3, 7]),
     ],
 )
-def test_a_stretch_of_it(shell: Shell, stretch: str, sums: list[int]) -> None:
-    found = shell.json("sql", SUMS.format(f"home.meters {stretch}"))
-    assert [row["wh"] for row in found] == sums
+def test_query_of_a_range(shell: Shell, range_: str, sums: list[int]) -> None:
+    rows = shell.json("sql", SUMS.format(f"home.meters {range_}"))
+    assert [row["wh"] for row in rows] == sums
 
 
-def test_streams_are_joined_with_each_other_and_with_what_the_query_makes(shell: Shell) -> None:
+def test_query_joins_streams_and_common_table_expressions(shell: Shell) -> None:
     query = """
         with early as (select meter, sum(wh) as wh from meters for slice 'early' group by meter)  -- for slice 'none'
         select m.meter, sum(m.wh) - any_value(early.wh) as late, 'for slice ''x''' as words
@@ -88,22 +88,22 @@ def test_streams_are_joined_with_each_other_and_with_what_the_query_makes(shell:
     ]
 
 
-def test_without_a_schema_there_are_bytes_or_the_fields_that_one_gives(shell: Shell) -> None:
+def test_query_of_a_stream_without_schema_returns_bytes_or_given_fields(shell: Shell) -> None:
     columns = shell.json("sql", 'select * from home.plain order by "offset" limit 1')[0]
     assert list(columns) == ["event", "segment_id", "offset", "append_time"]
     text = "select decode(event) ->> 'meter' as meter from home.plain order by 1"
     assert [row["meter"] for row in shell.json("sql", text)] == ["m0", "m1", "m2"]
-    given = ("--schema", "home.plain=meter string, wh long")
-    assert shell.json("sql", "select sum(wh) as wh from home.plain", *given) == [{"wh": 3}]
+    schema = ("--schema", "home.plain=meter string, wh long")
+    assert shell.json("sql", "select sum(wh) as wh from home.plain", *schema) == [{"wh": 3}]
 
 
-def test_a_field_called_as_a_column_takes_its_place(shell: Shell) -> None:
+def test_field_named_like_a_system_column_replaces_it(shell: Shell) -> None:
     assert shell.json("sql", 'select "offset", note, segment_id from home.odd') == [
         {"offset": 7, "note": "its own", "segment_id": 0}
     ]
 
 
-def test_forms(shell: Shell) -> None:
+def test_query_output_formats(shell: Shell) -> None:
     query = "select meter, wh, null as nothing, [wh] as many from home.meters where wh < 2 order by wh"
     rows = [
         {"meter": "kitchen", "wh": 0, "nothing": None, "many": [0]},
@@ -168,7 +168,7 @@ def test_sql_output_keeps_values_that_python_or_json_lacks(
     assert json.loads(shell.run("sql", query, "-o", "json").output) == [{"a": in_json, "b": 1}]
 
 
-def test_sql_output_of_columns_with_one_name_has_each(shell: Shell) -> None:
+def test_sql_output_keeps_columns_with_equal_names(shell: Shell) -> None:
     query = (
         "select a.wh, b.wh, 3 as wh_1, a.meter from meters a join meters b using (meter) where a.wh = 0 and b.wh = 3"
     )
@@ -184,11 +184,11 @@ def test_sql_output_keeps_the_order_of_a_query_with_times(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("query", [" ", "\n", "\n-- nothing", "/* nothing */ ;", ";"])
-def test_sql_without_a_query_is_refused(shell: Shell, query: str) -> None:
-    assert "give one query, not 0" in shell.run("sql", query, code=1).stderr
+def test_sql_without_a_query_fails(shell: Shell, query: str) -> None:
+    assert "expected one query, but got 0" in shell.run("sql", query, code=1).stderr
 
 
-def test_a_table_has_the_first_rows_and_says_so(shell: Shell) -> None:
+def test_sql_table_shows_only_the_first_rows(shell: Shell) -> None:
     ran = shell.run("sql", "from range(1001)")
     assert len(ran.stdout.splitlines()) == 1_001
     assert "the first 1,000 rows" in ran.stderr
@@ -196,36 +196,36 @@ def test_a_table_has_the_first_rows_and_says_so(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wrong"),
+    ("words", "wording"),
     [
-        (["selec 1"], "that is no query: syntax error"),
-        (["insert into home.meters values (1)"], "only queries can be run"),
-        (["select 1; select 2"], "give one query, not 2"),
-        (["from meters"], "give --scope"),
-        (["from home.metres"], "there is no stream home/metres"),
-        (["from home.meters for slice 'erly'"], "there is no slice 'erly'"),
-        (["from home.plain for slice 'early'"], "slice early is one of stream meters, not of plain"),
-        (["from home.meters for slice early"], "there must be a name in single quotes"),
-        (["from home.meters for system_time as 'noon'"], "there must be a name in single quotes"),
-        (["from home.meters for system_time from 'noon'"], "there must be a name in single quotes"),
-        (["from (from home.meters) for slice 'early'"], "there is no stream"),
+        (["selec 1"], "invalid query: syntax error"),
+        (["insert into home.meters values (1)"], "only select, from and with are supported"),
+        (["select 1; select 2"], "expected one query, but got 2"),
+        (["from meters"], "add --scope"),
+        (["from home.metres"], "home/metres"),
+        (["from home.meters for slice 'erly'"], "'erly'"),
+        (["from home.plain for slice 'early'"], "slice early belongs to stream meters, not to plain"),
+        (["from home.meters for slice early"], "expected a name in single quotes"),
+        (["from home.meters for system_time as 'noon'"], "expected a name in single quotes"),
+        (["from home.meters for system_time from 'noon'"], "expected a name in single quotes"),
+        (["from (from home.meters) for slice 'early'"], "no stream before"),
         (["select wh + meter from home.meters"], "Error"),
-        (["from home.meters", "--schema", "home.metres=wh long"], "the query names no such stream"),
-        (["from home.plain", "--schema", "home.plain"], "names no fields"),
+        (["from home.meters", "--schema", "home.metres=wh long"], "the query doesn't name this stream"),
+        (["from home.plain", "--schema", "home.plain"], "doesn't name fields"),
         (["from home.plain", "--schema", "home.plain=wh lnog"], "lnog"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(shell: Shell, words: list[str], wrong: str) -> None:
+def test_invalid_query_prints_an_error(shell: Shell, words: list[str], wording: str) -> None:
     ran = shell.run("sql", *words, code=1)
-    assert wrong in ran.stderr
+    assert wording in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_only_what_is_written_as_a_stretch_is_one() -> None:
-    stretch = "\"sc-1\".\"a\"\"b\" /* for slice 'y' */ for slice 'it''s'"
-    query = f"select 'ä€ for slice ''x''', \"for\" from {stretch} z, t"
-    rewritten, found = stretches(query)
-    assert rewritten == query.replace(stretch, '"sc-1"."a""b for slice it\'s"')
-    assert found == [StreamReference("sc-1", 'a"b', "it's"), StreamReference("", "t")]
-    with pytest.raises(InvalidArgumentError, match="no stream"):
-        stretches("for slice 'x'")
+def test_rewrite_query_replaces_only_ranges_of_streams() -> None:
+    reference = "\"sc-1\".\"a\"\"b\" /* for slice 'y' */ for slice 'it''s'"
+    query = f"select 'ä€ for slice ''x''', \"for\" from {reference} z, t"
+    rewritten, references = rewrite_query(query)
+    assert rewritten == query.replace(reference, '"sc-1"."a""b for slice it\'s"')
+    assert references == [StreamReference("sc-1", 'a"b', "it's"), StreamReference("", "t")]
+    with pytest.raises(InvalidArgumentError):
+        rewrite_query("for slice 'x'")

@@ -1,4 +1,4 @@
-"""Commands for whoever runs a server: serve a data folder, check and repair a stopped one, say who may log in.
+"""Commands for administrators: start a server, check and repair a stopped data folder, manage users.
 
-Owns: what these commands print and ask. Never sees: clients of a running server, which are the other commands.
+They don't use clients of a running server, which are the other commands.
 """

@@ -1,4 +1,4 @@
-"""`nadi migrate`: everything of a data folder or a cluster's store goes to another place."""
+"""`nadi migrate`: move all data of a data folder or cluster store to a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from nadi.cli.admin.storing import TIER2_HELP, StoreOptions, Tier2Options, store_options
 from nadi.cli.options import DryRun, Rest, TrustStore
-from nadi.cli.printing import bar, errors_told, say
+from nadi.cli.printing import bar, reporting_errors, say
 from nadi.cli.session import check_absent
 from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
@@ -26,42 +26,45 @@ _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 def migrate(
     from_: Annotated[
-        str, typer.Argument(metavar="FROM", help="A data folder, of a server that runs or of none; or a cluster's URL.")
+        str,
+        typer.Argument(
+            metavar="FROM", help="Data folder, with or without a running server, or URL of a cluster's store."
+        ),
     ],
     to: Annotated[
         str | None,
-        typer.Argument(metavar="TO", help="A new data folder, or the URL of a new cluster's store (as --store)."),
+        typer.Argument(metavar="TO", help="New data folder, or URL of a new cluster's store (see --store)."),
     ] = None,
     containers: Annotated[
         int | None,
         typer.Option(
-            help="How many the target is to have, for good.",
+            help="Number of containers of the target; it can't be changed later.",
             show_default="8; 1 for a folder",
             min=1,
             max=MOST_CONTAINERS,
         ),
     ] = None,
     store_option: StoreOptions = None,
-    tier2: Annotated[str | None, typer.Option(help=f"Of a new data folder. {TIER2_HELP}")] = None,
+    tier2: Annotated[str | None, typer.Option(help=f"Tier 2 of a new data folder. {TIER2_HELP}")] = None,
     tier2_option: Tier2Options = None,
     rest: Rest = _REST,
     trust_store: TrustStore = None,
     pause_limit: Annotated[
-        float | None, typer.Option(help="How long its writers may be held, in seconds.", show_default="60", min=1)
+        float | None, typer.Option(help="How long writers may be paused, in seconds.", show_default="60", min=1)
     ] = None,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="Only copy what is there by now; the source goes on as it is.")
+        bool, typer.Option("--ahead", help="Only copy existing data; the source stays in service.")
     ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Read back whatever is stored.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read back all copied data.")] = False,
     dry_run: DryRun = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let FROM be served again, once what it was moved to is removed.")
+        bool, typer.Option("--undo", help="Release FROM for use again, after the target was removed.")
     ] = False,
 ) -> None:
-    """Move everything of a data folder, or of a cluster's store, to another place of either kind.
+    """Move all data of a data folder or cluster store to a new data folder or cluster store.
 
-    A running server of a data folder serves on; only at the end are its writers held. Started again, a migration that
-    was interrupted goes on where it was; the source is served until all is complete.
+    A data folder's running server stays in service; its writers are paused only at the end. To resume an interrupted
+    migration, run the command again. The source stays in service until the migration is complete.
     """
     import asyncio
 
@@ -70,34 +73,34 @@ def migrate(
     from nadi.migration.targets import NewCluster, NewFolder
     from nadi.segmentstore.data_dir import Tier2
 
-    with errors_told(OSError):
+    with reporting_errors(OSError):
         if not _is_url(from_) and not Path(from_).is_dir():
-            raise FileNotFoundError(f"there is no folder {from_}")
+            raise FileNotFoundError(f"folder {from_} doesn't exist")
         if undo:
             if to is not None:
-                raise InvalidArgumentError("TO isn't for --undo: leave it out")
-            given = {"ahead": ahead, "verify": verify, "dry_run": dry_run, "tier2": tier2, "containers": containers}
-            check_absent("isn't for --undo: leave it out", **given)
+                raise InvalidArgumentError("TO can't be used with --undo: omit it")
+            excluded = {"ahead": ahead, "verify": verify, "dry_run": dry_run, "tier2": tier2, "containers": containers}
+            check_absent("can't be used with --undo: omit it", **excluded)
             say(asyncio.run(_taken_back(from_, store_option)))
             return
         if to is None:
-            raise InvalidArgumentError("say where to: TO is a new data folder, or the URL of a new cluster's store")
+            raise InvalidArgumentError("no target given: TO is a new data folder or the URL of a new cluster's store")
         if _is_url(to):
-            check_absent("is for a new data folder: leave it out", tier2=tier2, tier2_option=tier2_option)
+            check_absent("is only for a new data folder: omit it", tier2=tier2, tier2_option=tier2_option)
         elif tier2 is None:
-            check_absent("has no effect without --tier2: leave it out", tier2_option=tier2_option)
-        for one in (to, tier2):
-            if one is not None:
-                check_apart(*(place if _is_url(place) else Path(place).absolute().as_uri() for place in (from_, one)))
+            check_absent("can't be used without --tier2: omit it", tier2_option=tier2_option)
+        for target_url in (to, tier2):
+            if target_url is not None:
+                check_apart(*(url if _is_url(url) else Path(url).absolute().as_uri() for url in (from_, target_url)))
         options = store_options(to if _is_url(to) else from_, store_option)
         there = None if tier2 is None else (tier2, store_options(tier2, tier2_option, "--tier2-option"))
         if dry_run:
-            check_absent("isn't for --dry-run: leave it out", ahead=ahead, verify=verify)
+            check_absent("can't be used with --dry-run: omit it", ahead=ahead, verify=verify)
             say(asyncio.run(_planned(from_, to, options, containers, there)))
             return
         if pause_limit is not None and not pause_limit <= MIGRATION_PAUSE_MAX_S:  # nor is it NaN
             raise InvalidArgumentError(
-                f"--pause-limit {pause_limit:g}: writers are held for {MIGRATION_PAUSE_MAX_S:g} s at most"
+                f"--pause-limit {pause_limit:g} is too long: the maximum is {MIGRATION_PAUSE_MAX_S:g} s"
             )
         limit_s = MIGRATION_PAUSE_S if pause_limit is None else pause_limit
         source = _source(from_, options, _ask_at(rest, trust_store), limit_s)
@@ -109,12 +112,12 @@ def migrate(
 
 
 def _is_url(place: str) -> bool:
-    """InvalidArgumentError: it looks like one, and would be a folder of that name."""
+    """Return whether the text is a URL; InvalidArgumentError if it looks like a URL but names a folder."""
     from nadi.object_log.urls import ELSEWHERE
 
     scheme, _, rest = place.partition(":")
     if scheme in (*ELSEWHERE, "file") and not rest.startswith("//"):
-        raise InvalidArgumentError(f"{place} isn't a URL: write {scheme}://…, or ./{place} for a folder of that name")
+        raise InvalidArgumentError(f"{place} isn't a URL: use {scheme}://…, or ./{place} for a folder of that name")
     return "://" in place
 
 
@@ -141,20 +144,18 @@ async def _planned(
         has_begun = await planning.look_at_store(to, options, containers)
     else:
         has_begun = await planning.look_at_folder(Path(to), *(tier2 or (None, {})))
-    state = (
-        f"a migration to {to} has begun, and would continue" if has_begun else f"nothing is in {to}: it can go there"
-    )
-    servers = f"\nbefore that, its servers must be stopped: {', '.join(plan.servers)}" if plan.servers else ""
+    state = f"an unfinished migration to {to} would be resumed" if has_begun else f"{to} is empty and can be the target"
+    servers = f"\nstop its servers first: {', '.join(plan.servers)}" if plan.servers else ""
     return (
-        f"{place} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes of them in "
-        f"{plan.chunks:,} chunks, {plan.logged_bytes:,} bytes in the log\n{state}{servers}"
+        f"{place} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes in "
+        f"{plan.chunks:,} chunks, and {plan.logged_bytes:,} bytes in the log\n{state}{servers}"
     )
 
 
 async def _run(source: MigrationSource, target: MigrationTarget, *, ahead: bool, verify: bool) -> MigrationReport:
     from nadi.migration.migrate import Migration
 
-    with bar("looking at both ends", None) as report:
+    with bar("inspecting source and target", None) as report:
         async with source, target:
             return await Migration(source, target, _Shown(report), verifies=verify).run(only_ahead=ahead)
 
@@ -164,7 +165,7 @@ async def _taken_back(place: str, given: list[str] | None) -> str:
 
     options = store_options(place if _is_url(place) else "", given)
     to = await (take_back_cluster(place, options) if _is_url(place) else take_back_folder(Path(place), options))
-    return f"{place} can be served again; {to} can't be"
+    return f"{place} can be served again; {to} can't be served any longer"
 
 
 def _report(report: MigrationReport, where: str, tier2: str | None) -> None:
@@ -174,19 +175,19 @@ def _report(report: MigrationReport, where: str, tier2: str | None) -> None:
         f"{where} has {report.bytes:,} bytes in {report.chunks:,} chunks"
     )
     if not report.is_moved:
-        say("the source goes on as it is: start this again without --ahead to move it")
+        say("the source stays in service: run this again without --ahead to move it")
         return
     if report.segments:
         say(f"moved {report.segments:,} segments")
     if report.paused_s:
-        say(f"writers are held since {report.paused_s:.1f} s ago: stop the server, and start the new ones")
+        say(f"writers have been paused for {report.paused_s:.1f} s: stop the old server and start the new one")
     command = ["nadi", "up", "--store" if _is_url(where) else "--data", where]
     command += ["--tier2", tier2] if tier2 is not None else []
     say(f"start a server with `{shlex.join(command)}`")
 
 
 def _ask_at(rest: str, trust_store: str | None) -> Ask:
-    """The REST of the server that has the folder."""
+    """Return a function that calls the REST API of the folder's server."""
 
     def ask(what: str, kind: type[Any], body: object = None, *, within_s: float = 10.0) -> Any:
         from nadi.cli.cluster.rest_client import RestClient
@@ -198,7 +199,7 @@ def _ask_at(rest: str, trust_store: str | None) -> Ask:
 
 
 class _Shown:
-    """What a migration reports to: a bar of the step that it is at."""
+    """Shows the current step of a migration as a progress bar."""
 
     def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:
         self._report, self._done = report, 0

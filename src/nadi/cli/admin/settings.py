@@ -1,8 +1,8 @@
-"""The settings of `nadi up`: read from a TOML file, and printed as one.
+"""Settings of `nadi up`: read from a TOML file and printed as one.
 
-A setting is an option under its own name: `--tls-cert` is `tls-cert`. The command line comes before the environment,
-that before the file, and the file before the default: Typer does so, since a file's values are put where it looks for
-defaults.
+Each setting is named after its option: `tls-cert` is `--tls-cert`. The command line takes precedence over the
+environment, the environment over the file, and the file over the default. Typer implements this, as the file's values
+become its map of defaults.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _EXAMPLES = {
     OptionKind.SWITCH: "true",
     OptionKind.TEXTS: '["…"]',
 }
-_NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a text", list: "a list"}
+_NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a string", list: "a list"}
 
 
 class Sources:
-    """Where the value of each option comes from."""
+    """The source of each option's value."""
 
     def __init__(self, context: typer.Context, file: Path | None) -> None:
         self._file = file
@@ -49,25 +49,25 @@ class Sources:
         self._ranks = {name: _RANKS.get(source.name, 0) for name, source in sources.items() if source is not None}
 
     def rank(self, name: str) -> int:
-        """Larger for a source that comes before others; 0 is the default."""
+        """Return the precedence of the option's source; 0 is the default."""
         return self._ranks.get(name, 0)
 
     def name(self, option: ConfigOption) -> str:
-        """How an error names it: `--data`, `NADI_STORE`, `nadi.toml: data`."""
+        """Return the option as the user gave it: `--data`, `NADI_STORE`, `nadi.toml: data`."""
         if (rank := self.rank(option.name)) == 1:
             return f"{self._file}: {option.key}"
         return option.variable if rank == 2 else f"--{option.key}"
 
     def derive(self, name: str, other: str) -> None:
-        """Its value follows from that of another option, so it has that one's source."""
+        """Record that an option's value was derived from another option."""
         self._ranks[name] = self.rank(other)
 
     def as_toml(self, values: Mapping[str, Any]) -> Iterator[str]:
-        """Lines of a file with which the command does the same, each with its source."""
+        """Yield the lines of an equivalent settings file, each with its source."""
         for option in OPTIONS.values():
             if (value := values[option.name]) is None or value == []:
                 default = option.default_text or str(option.default or "")
-                yield f"# {option.key}: " + (f"default, {default}" if default else "not given")
+                yield f"# {option.key}: " + (f"default, {default}" if default else "not set")
             else:
                 yield f"{option.key} = {_literal(value, option)}  # {self._source(option)}"
 
@@ -78,7 +78,7 @@ class Sources:
 
 def _literal(value: Any, option: ConfigOption) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_text(one, option) for one in value)}]"
+        return f"[{', '.join(_text(item, option) for item in value)}]"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else _text(str(value), option)
@@ -89,12 +89,14 @@ def _text(value: str, option: ConfigOption) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidArgumentError(f"--{option.key} isn't UTF-8, and a file of settings is: rename it") from None
+            raise InvalidArgumentError(
+                f"--{option.key} isn't valid UTF-8, which a settings file requires: rename it"
+            ) from None
     return json.dumps(_without_secrets(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _without_secrets(value: str) -> str:
-    """Leave out a URL's user and password, and its query; no setting has another secret.
+    """Remove user, password and query from a URL; no other setting contains secrets.
 
     >>> _without_secrets("https://me:secret@host/keys?sig=1"), _without_secrets("https://host/keys")
     ('https://…@host/keys?…', 'https://host/keys')
@@ -109,22 +111,21 @@ def _without_secrets(value: str) -> str:
     return f"{scheme}://{server}{slash}{path}{'?…' if query else ''}"
 
 
-# --- a file of them --------------------------------------------------------------------------------------
+# --- the settings file ------------------------------------------------------------------------------------
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The values of a file, by the names of options.
+    """Read a settings file; return values by option name.
 
-    InvalidArgumentError: it can't be read, isn't TOML, or has a key that is not a setting, or a value of another type
-    or size than that setting's.
+    InvalidArgumentError: the file is unreadable or not TOML, or has an unknown key or an invalid value.
     """
     try:
         with file.open("rb") as opened:
             data = opened.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidArgumentError(f"the settings in {file} can't be read: {error.strerror}") from error
+        raise InvalidArgumentError(f"can't read settings file {file}: {error.strerror}") from error
     if len(data) > _MOST_BYTES:
-        raise InvalidArgumentError(f"{file} has more than {_MOST_BYTES:,} bytes: it isn't a file of settings")
+        raise InvalidArgumentError(f"{file} is larger than {_MOST_BYTES:,} bytes: is it a settings file?")
     try:
         values = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, or a number of thousands of digits
@@ -135,34 +136,34 @@ def read_settings(file: Path) -> dict[str, Any]:
         option = _SETTINGS[key]
         if (problem := _problem(value, option)) is not None:
             example = f"{key} = {_EXAMPLES[option.kind]}"
-            raise InvalidArgumentError(f"{file}: {key} {problem}: it is {option.allowed}, such as {example}")
+            raise InvalidArgumentError(f"{file}: {key} {problem}: use {option.allowed}, such as {example}")
     return {_SETTINGS[key].name: value for key, value in values.items()}
 
 
 def _unknown(key: str, value: Any) -> str:
     name = repr(key[:60])
     if key.replace("_", "-") in _NOT_IN_A_FILE:
-        return f"{name} is an option of the command line alone: leave it out"
-    if isinstance(value, dict) and any(one in _SETTINGS for one in value):
-        return f"there are no tables, and [{key[:60]}] begins one: leave that line out"
+        return f"{name} is only available on the command line: remove it"
+    if isinstance(value, dict) and any(name in _SETTINGS for name in value):
+        return f"tables aren't allowed: remove the line [{key[:60]}]"
     near = difflib.get_close_matches(key.replace("_", "-").lower(), _SETTINGS, 1, 0.7)
     if near:
-        return f"there is no setting {name}: did you mean {near[0]!r}?"
-    return f"there is no setting {name}: there are {', '.join(_SETTINGS)}"
+        return f"unknown setting {name}: did you mean {near[0]!r}?"
+    return f"unknown setting {name}: the settings are {', '.join(_SETTINGS)}"
 
 
 def _problem(value: Any, option: ConfigOption) -> str | None:
     kind = type(value)
-    if kind is not _TYPES[option.kind]:  # true is not a number, though it is an int
-        return f"can't be {_NAMES.get(kind, 'a table' if kind is dict else 'a time')}"
+    if kind is not _TYPES[option.kind]:  # a bool is an int, too
+        return f"can't be {_NAMES.get(kind, 'a table' if kind is dict else 'a date or time')}"
     if kind is int:
         is_within = (option.least is None or value >= option.least) and (option.most is None or value <= option.most)
         return None if is_within else f"can't be {value}"
     if kind is bool:
         return None
     texts = value if kind is list else [value]
-    if any(type(one) is not str for one in texts):
-        return "has an entry that isn't a text"
+    if any(type(text) is not str for text in texts):
+        return "has an entry that isn't a string"
     if "" in texts and option.default != "":
-        return "is empty (leave it out instead)"
-    return "has a NUL character" if any("\0" in one for one in texts) else None
+        return "is empty (omit it instead)"
+    return "has a NUL character" if any("\0" in text for text in texts) else None

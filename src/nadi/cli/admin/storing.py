@@ -1,4 +1,4 @@
-"""The options of commands that say which store a cluster shares, or which one has the chunks of a data folder."""
+"""Options that name a cluster's store or a data folder's tier 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STORE_HELP, _OPTION_HELP, TIER2_HELP = (OPTIONS[name].help for name in ("store"
 StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=_STORE_HELP)]
 StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=_OPTION_HELP)]
 Tier2Options = Annotated[list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=_OPTION_HELP)]
-DataFolder = Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]
+DataFolder = Annotated[Path, typer.Argument(help="Data folder of a stopped server.")]
 
 _SECRET = re.compile(r"SECRET|TOKEN|KEY|PASSWORD|SAS|SIGNATURE|CREDENTIAL")
 _PUBLIC = re.compile(r"KMS_KEY_ID|BUCKET_KEY_ENABLED|SKIP_SIGNATURE")
@@ -25,9 +25,9 @@ _OF_SCHEMES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
 
 
 def store_options(url: str, given: Sequence[str] | None, name: str = "--store-option") -> dict[str, str]:
-    """What `key=value` options say of a store.
+    """Parse the `key=value` options of a store.
 
-    InvalidArgumentError: one has no value, is there twice, or is a secret, which everybody on this machine could read.
+    InvalidArgumentError: an option has no value, is repeated, or contains a secret, which command lines expose.
 
     >>> store_options("s3://bucket/nadi", ["endpoint=http://127.0.0.1:8333", "region=eu-central-1"])
     {'endpoint': 'http://127.0.0.1:8333', 'region': 'eu-central-1'}
@@ -39,7 +39,7 @@ def store_options(url: str, given: Sequence[str] | None, name: str = "--store-op
 
 
 def log_options(given: Sequence[str] | None, name: str = "--log-option") -> dict[str, str]:
-    """What `key=value` options say of a log in NATS; which there are, and that none is a secret, its engine checks.
+    """Parse the `key=value` options of a log in NATS; its engine checks names, and rejects secrets.
 
     >>> log_options(["replicas=3"])
     {'replicas': '3'}
@@ -49,13 +49,13 @@ def log_options(given: Sequence[str] | None, name: str = "--log-option") -> dict
 
 def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, str]:
     options: dict[str, str] = {}
-    for one in given or ():
-        key, equals, value = one.partition("=")
+    for text in given or ():
+        key, equals, value = text.partition("=")
         key = key.strip().lower()
         if not equals or not key or not value:
-            raise InvalidArgumentError(f"a {name} is key=value, such as {example}")
+            raise InvalidArgumentError(f"invalid {name}: use key=value, such as {example}")
         if key in options:
-            raise InvalidArgumentError(f"{name} {key} is given twice: which one is it?")
+            raise InvalidArgumentError(f"{name} {key} is given twice: remove one")
         options[key] = value
     return options
 
@@ -67,6 +67,6 @@ def _check_public(option: str, url: str, key: str) -> None:
     prefix = _OF_SCHEMES.get(url.partition(":")[0], "")
     variable = name if name.startswith(prefix.partition("_")[0] + "_") else prefix + name
     raise InvalidArgumentError(
-        f"{option} {key}: everybody on this machine can read the options of a command, and this is a secret: "
+        f"{option} {key} is a secret, and other users of this machine can see command lines: "
         f"set the environment variable {variable} instead"
     )

@@ -1,8 +1,7 @@
-"""`nadi up`: serve a data folder, by one process or several, or be one of the servers of a cluster.
+"""`nadi up`: serve a data folder with one or several processes, or run one server of a cluster.
 
-`nadi.config` defines its options; their sources and the file are in `settings.py`. All are checked before anything is
-started. Each server prints where it listens, and tells systemd, if that waits for it, when it is ready and when it
-begins to stop.
+`nadi.config` defines the options; `settings.py` reads the settings file. All options are checked before anything
+starts. Each server prints its addresses and notifies systemd when it is ready and when it stops.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer
     from nadi.standalone.server import Server
 
-_WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
+_WRONG_SETTINGS = 2  # exit code, as for an unknown option: restarting doesn't help
 _STOPPING = "STOPPING=1\nSTATUS=stopping"
 _PORTS = ("port", "store_port", "rest_port")
 _TYPES: dict[OptionKind, Any] = {
@@ -43,7 +42,7 @@ _TYPES: dict[OptionKind, Any] = {
 
 @contextmanager
 def _ending_on_errors(log_format: str = "text") -> Iterator[None]:
-    """End the command with the message of nadi's errors, in the form of its other messages."""
+    """End the command with the message of nadi's errors, in the log format."""
     try:
         yield
     except NadiError as error:
@@ -68,18 +67,18 @@ def up(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of settings, which are these options (docs/configuration.md); the options come first.",
+            help="TOML file with these options as settings (docs/configuration.md). Options override it.",
             is_eager=True,
             callback=_take_file,
         ),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Check all settings, print them as a file of settings, and start nothing."),
+        typer.Option("--print-config", help="Check all settings, print them as a settings file, and exit."),
     ] = False,
     **given: Any,
 ) -> None:
-    """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
+    """Start a server for a data folder or a cluster's store. It runs until Ctrl-C or SIGTERM."""
     with _ending_on_errors():
         sources = Sources(context, config)
         values = _with_derived(given, sources)
@@ -88,7 +87,7 @@ def up(
         checked = _checked(values, sources)
         if print_config:
             checked.security.check_address(checked.host, checked.advertised_host)
-            for line in ("# The settings of `nadi up`, and where each comes from", *sources.as_toml(values)):
+            for line in ("# Settings of `nadi up`, and the source of each", *sources.as_toml(values)):
                 say(line)
             return
         _set_up_logs_and_traces(checked)
@@ -116,12 +115,12 @@ def _parameter(option: ConfigOption) -> inspect.Parameter:
 
 
 _context, *_own, _ = inspect.signature(up, eval_str=True).parameters.values()
-_own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _own]
+_own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in _own]
 up.__signature__ = inspect.Signature([_context, *map(_parameter, OPTIONS.values()), *_own])  # type: ignore[attr-defined]
 
 
 def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
-    """The values with what follows from others, where they say nothing."""
+    """Fill in values that derive from others."""
     values = dict(given)
     for name, usual in (("store_port", DEFAULT_STORE_PORT), ("rest_port", DEFAULT_REST_PORT)):
         if values[name] is None and values["port"] in (0, DEFAULT_CONTROLLER_PORT):
@@ -131,8 +130,8 @@ def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
     verbose, level = sources.rank("verbose"), sources.rank("log_level")
     if values["verbose"] and verbose == level:
         first, second = sources.name(OPTIONS["verbose"]), sources.name(OPTIONS["log_level"])
-        raise InvalidArgumentError(f"{first} has no effect beside {second}: leave one of them out")
-    if values["verbose"] and verbose > level:  # it is short for a level, of which the one that comes first holds
+        raise InvalidArgumentError(f"{first} and {second} can't be combined: omit one of them")
+    if values["verbose"] and verbose > level:  # -v is short for a log level; the source with higher precedence wins
         values["log_level"] = "INFO"
         sources.derive("log_level", "verbose")
     values |= {"verbose": False, "log_level": values["log_level"] or "WARNING"}
@@ -140,7 +139,7 @@ def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
 
 
 def _choose_ports(values: dict[str, Any]) -> None:
-    """Give what was left open the free ports after the controller's; each worker has ports of its own in a row."""
+    """Choose free ports after the controller's for those not given; workers use consecutive ports."""
     from nadi.standalone.ports import free_ports
 
     workers = values["workers"] or 0
@@ -154,8 +153,8 @@ def _choose_ports(values: dict[str, Any]) -> None:
 
 
 def _checked(values: dict[str, Any], sources: Sources) -> ServerConfig:
-    """The configuration of these values. InvalidArgumentError, which names the option or setting: one is wrong, or
-    doesn't go with another."""
+    """Return the configuration; InvalidArgumentError names the option or setting that is invalid or conflicts with
+    another."""
 
     def name(of: str) -> str:
         return sources.name(OPTIONS[of])
@@ -174,12 +173,12 @@ def _checked(values: dict[str, Any], sources: Sources) -> ServerConfig:
     taken: dict[int, str] = {}
     for of in _PORTS:
         if (port := values[of]) and (other := taken.setdefault(port, of)) != of:
-            raise InvalidArgumentError(f"{name(other)} and {name(of)} are both {port}: give one of them another port")
+            raise InvalidArgumentError(f"{name(other)} and {name(of)} are both {port}: change one of them")
     return config
 
 
 def _set_up_logs_and_traces(config: ServerConfig) -> None:
-    """For this process, and for workers that it will start."""
+    """Configure logs and traces of this process and of the workers that it starts."""
     import os
 
     from nadi.observe import logs, traces
@@ -225,11 +224,11 @@ def _serve_workers(config: ServerConfig) -> None:
     if config.containers is None and not (data / "cluster.json").exists():
         config = replace(config, containers=CONTAINERS_EACH * count)
     with Workers(config) as workers:
-        say(f"nadi is serving {data.resolve()}, with {count} workers")
+        say(f"nadi is serving {data.resolve()} with {count} workers")
         say(f"  controller     {workers.controller_uri}")
         say(f"  REST           {workers.rest_uri}")
         if port := config.rest_port:
-            say(f"  of each        REST ports {port + 1} to {port + count}, for its metrics")
+            say(f"  workers        REST ports {port + 1} to {port + count}, for metrics")
         say("Press Ctrl-C to stop.")
         tell_systemd(f"READY=1\nSTATUS=serving at {workers.controller_uri}")
         workers.watch(until)
@@ -246,7 +245,7 @@ def _serve_store(config: ServerConfig) -> None:
     def ready(server: ClusterServer) -> None:
         cluster = server.cluster
         say(f"nadi is serving {config.store}")
-        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers now")
+        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers")
         say(f"  cluster        {cluster.cluster}")
         _say_ports(server)
 
@@ -267,7 +266,7 @@ def _say_ports(server: Server | ClusterServer) -> None:
 
 
 def _ending(limit_s: float) -> None:
-    """End this process, which serves by itself, within so many seconds."""
+    """End this process within this time."""
     from nadi.observe.systemd import tell_systemd
     from nadi.shutdown import end_process_within
 

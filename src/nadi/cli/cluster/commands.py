@@ -1,4 +1,4 @@
-"""`nadi cluster`: `status` and `clean` read the store itself, `drain` and `rebalance` ask servers over REST."""
+"""`nadi cluster`: `status` and `clean` read the store directly, `drain` and `rebalance` call servers over REST."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ _DEFAULT_REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 @cluster_app.command()
 def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form.TABLE) -> None:
-    """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
+    """Show a cluster's servers and containers.
+
+    It reads the store directly, which takes a few seconds and works without a server.
+    """
     import asyncio
 
     from nadi.cluster.admin.cluster_view import look, opened
 
-    async def looked() -> ClusterReport:
+    async def read_report() -> ClusterReport:
         async with opened(store, store_options(store, store_option)) as shared:
             return await look(shared)
 
     if form is Form.CSV:
-        raise InvalidArgumentError("a cluster has servers and containers, which aren't one table: use -o json")
-    report = asyncio.run(looked())
+        raise InvalidArgumentError("servers and containers don't fit in one CSV table: use -o json")
+    report = asyncio.run(read_report())
     if form is Form.JSON:
         print_json(report)
         return
     say(f"cluster {report.cluster}, {len(report.containers)} containers")
-    say(f"active controller: {report.controller or 'none now'}")
+    say(f"active controller: {report.controller or 'none'}")
     say("")
     servers = [
         {
@@ -58,21 +61,21 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
         }
         for server in report.servers
     ]
-    show(servers, list(servers[0]) if servers else (), form=form, empty="No server is there.")
+    show(servers, list(servers[0]) if servers else (), form=form, empty="No servers found.")
     say("")
     containers = [
         {
-            "container": one.number,
-            "state": one.state,
-            "owner": one.owner or None,
-            "epoch": one.epoch,
-            "target": one.target or None,
-            "log start": f"{one.log_epoch}/{one.log_number}",
-            "log bytes": one.log_bytes,
-            "snapshot bytes": None if one.snapshot is None else one.snapshot.size_bytes,
-            "age": None if one.snapshot is None or one.snapshot.age_s is None else f"{one.snapshot.age_s:,.0f} s",
+            "container": item.number,
+            "state": item.state,
+            "owner": item.owner or None,
+            "epoch": item.epoch,
+            "target": item.target or None,
+            "log start": f"{item.log_epoch}/{item.log_number}",
+            "log bytes": item.log_bytes,
+            "snapshot bytes": None if item.snapshot is None else item.snapshot.size_bytes,
+            "age": None if item.snapshot is None or item.snapshot.age_s is None else f"{item.snapshot.age_s:,.0f} s",
         }
-        for one in report.containers
+        for item in report.containers
     ]
     show(containers, list(containers[0]), form=form)
 
@@ -82,16 +85,18 @@ def clean(
     store: StoreUrl,
     store_option: StoreOptions = None,
     log: Annotated[
-        str | None, typer.Option(help="URL of its log, if that is elsewhere: nats://host:4222,…/STREAM.")
+        str | None, typer.Option(help="URL of the write-ahead log if it isn't in the store: nats://host:4222,…/STREAM.")
     ] = None,
     log_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the log, such as user=me; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the log, such as user=me; may be repeated.")
     ] = None,
-    older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
+    older: Annotated[str, typer.Option(help="Minimum age of objects to remove, such as 12h; at least 1h.")] = "1d",
     dry_run: DryRun = False,
 ) -> None:
-    """Remove from the store what nobody needs: what killed and overtaken servers have left. Servers may run, and do it
-    themselves once a day."""
+    """Remove unreferenced objects that killed or superseded servers left in the store.
+
+    Servers may be running. They do the same by themselves once a day.
+    """
     import asyncio
 
     from nadi.cluster.admin.cluster_view import opened, opened_log
@@ -99,76 +104,79 @@ def clean(
     from nadi.limits import JANITOR_LEAST_OLDER_S
 
     async def cleaned() -> tuple[Cleaned, str]:
-        """And which log wasn't looked at."""
+        """Clean, and return the name of a log that was skipped, too."""
         async with contextlib.AsyncExitStack() as stack:
-            one = await stack.enter_async_context(opened(store, store_options(store, store_option)))
-            own = None
+            shared = await stack.enter_async_context(opened(store, store_options(store, store_option)))
+            separate_log = None
             if log is not None:
-                own = await stack.enter_async_context(opened_log(one, log, log_options(log_option)))
-            parts = one.engine, one.registry, one.chunks, one.cluster.containers, one.runtime
-            found = await Janitor(*parts, log=own, older_s=older_s, dry=dry_run).clean()
-            return found, one.cluster.log.name if one.cluster.log is not None and own is None else ""
+                separate_log = await stack.enter_async_context(opened_log(shared, log, log_options(log_option)))
+            parts = shared.engine, shared.registry, shared.chunks, shared.cluster.containers, shared.runtime
+            report = await Janitor(*parts, log=separate_log, older_s=older_s, dry=dry_run).clean()
+            return report, shared.cluster.log.name if shared.cluster.log is not None and separate_log is None else ""
 
     older_s = age_s(older)
     if older_s < JANITOR_LEAST_OLDER_S:
-        raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
+        raise InvalidArgumentError(f"--older {older} is too short: the minimum is {JANITOR_LEAST_OLDER_S / 3600:g}h")
     if log is None and log_option:
-        raise InvalidArgumentError("--log-option is for a log that isn't in the store: give its --log, too")
-    found, left_out = asyncio.run(cleaned())
-    say(f"{'would remove' if dry_run else 'removed'} {found.objects:,} objects, {found.removed_bytes:,} bytes:")
-    say(f"  frames of logs          {found.frames:,}")
-    say(f"  objects of snapshots    {found.snapshot_objects:,}")
-    say(f"  chunks                  {found.chunks:,}")
-    say(f"  entries of dead servers {found.servers:,}")
-    say(f"  proofs of starts        {found.proofs:,}")
-    if found.kept_chunks:
-        say(f"left {found.kept_chunks:,} chunks that aren't known to be needed: a later snapshot will tell")
-    if left_out:
-        say(f"the log is in {left_out}, and wasn't looked at: say where that is with --log")
+        raise InvalidArgumentError("--log-option can't be used without --log: add the log's URL")
+    report, skipped_log = asyncio.run(cleaned())
+    say(f"{'would remove' if dry_run else 'removed'} {report.objects:,} objects, {report.removed_bytes:,} bytes:")
+    say(f"  log frames              {report.frames:,}")
+    say(f"  snapshot objects        {report.snapshot_objects:,}")
+    say(f"  chunks                  {report.chunks:,}")
+    say(f"  dead servers            {report.servers:,}")
+    say(f"  start-up proofs         {report.proofs:,}")
+    if report.kept_chunks:
+        say(f"kept {report.kept_chunks:,} chunks that may be in use: run this again after the next snapshots")
+    if skipped_log:
+        say(f"skipped the log in {skipped_log}: give its URL with --log")
 
 
 @cluster_app.command()
 def drain(
     server: Annotated[
-        str, typer.Argument(help="Its id, or how that begins, or its address. [default: the one at --rest]")
+        str, typer.Argument(help="Id, prefix of the id, or address of the server. (default: the server at --rest)")
     ] = "",
     rest: Rest = _DEFAULT_REST,
     trust_store: TrustStore = None,
-    wait: Annotated[float, typer.Option(help="How long to wait for it to be done, in seconds.", min=0)] = 120.0,
+    wait: Annotated[float, typer.Option(help="How long to wait for completion, in seconds.", min=0)] = 120.0,
 ) -> None:
-    """Have a server hand all its containers over, and wait. It keeps running, without any, until it is stopped."""
+    """Move all containers of a server to other servers, and wait for completion.
+
+    The server keeps running without containers until it is stopped.
+    """
     from nadi.cli.cluster.rest_client import Servers, named
 
     servers = Servers(rest, trust_store)
-    drained = named(servers.report(), server)
-    begun = servers.begin("drain", servers.rest_of(drained) if server else servers.first)
-    _follow(servers, drained.id, f"server {begun.server}", len(begun.containers), wait)
+    target = named(servers.report(), server)
+    report = servers.begin("drain", servers.rest_of(target) if server else servers.first)
+    _follow(servers, target.id, f"server {report.server}", len(report.containers), wait)
 
 
 @cluster_app.command()
 def rebalance(rest: Rest = _DEFAULT_REST, trust_store: TrustStore = None) -> None:
-    """Have all servers hand over what others are to have, without waiting for 30 s in which no server comes or goes."""
+    """Rebalance containers now, without waiting until membership has been stable for 30 s."""
     from nadi.cli.cluster.rest_client import Servers
 
     servers = Servers(rest, trust_store)
-    for one in servers.report().servers:
-        if one.state == "alive":
-            servers.begin("rebalance", servers.rest_of(one))
-            say(f"server {one.id} hands over what others are to have; it has {len(one.containers)} containers now")
+    for server in servers.report().servers:
+        if server.state == "alive":
+            servers.begin("rebalance", servers.rest_of(server))
+            say(f"server {server.id} is rebalancing; it has {len(server.containers)} containers now")
 
 
-def _follow(servers: Servers, server: str, name: str, begun: int, wait_s: float) -> None:
-    """Show how many containers a server still has, until it has none; exit with 1 if it takes too long."""
+def _follow(servers: Servers, server: str, name: str, total: int, wait_s: float) -> None:
+    """Print the server's remaining containers until there are none; exit with code 1 on timeout."""
     until, shown = time.monotonic() + wait_s, -1
     while True:
         report = servers.report()
-        left = next((len(one.containers) for one in report.servers if one.id == server), 0)
-        if left != shown:
-            say(f"{name} has {left} of {begun} containers left" if left else f"{name} has no containers any more")
-            shown = left
-        if not left:
+        remaining = next((len(each.containers) for each in report.servers if each.id == server), 0)
+        if remaining != shown:
+            say(f"{name} still has {remaining} of {total} containers" if remaining else f"{name} is drained")
+            shown = remaining
+        if not remaining:
             return
         if time.monotonic() >= until:
-            say(f"{name} still has {left} containers after {wait_s:g} s: it continues; see `nadi cluster status`")
+            say(f"{name} still has {remaining} containers after {wait_s:g} s: it continues; see `nadi cluster status`")
             raise typer.Exit(1)
         time.sleep(_POLL_S)

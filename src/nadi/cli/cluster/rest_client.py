@@ -1,4 +1,4 @@
-"""REST of a cluster's servers, with the credentials and certificates that clients use."""
+"""REST client of a cluster's servers, with the credentials and certificates of other clients."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 409: ConflictError}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered, and when by its clock, as HTTP has it."""
+    """A response: its body, and its `Date` header."""
 
     body: bytes
     date: str
 
 
 class RestClient:
-    """One server's REST, http://host:port or https://…, and what is to be trusted there."""
+    """REST API of one server at http://host:port or https://host:port."""
 
     def __init__(self, rest: str, trust_store: str | None) -> None:
         from nadi.client.control.security import security_of
 
         parts = urlsplit(rest)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
-            raise InvalidArgumentError(f"{rest!r} is not a server's REST address: write it as http://host:9091")
+            raise InvalidArgumentError(f"{rest!r} is not a REST address: use http://host:9091")
         self.first, self._scheme = rest.rstrip("/"), parts.scheme
         scheme = "tls" if parts.scheme == "https" else "tcp"
         self._security = security_of(f"{scheme}://{parts.netloc}", trust_store=trust_store)
         self._tls = self._security.ssl_context()
 
     def asked(self, verb: str, url: str, kind: type[T], body: object = None, *, within_s: float = _ANSWER_S) -> T:
-        """The answer, which is a `kind`; None is an empty one."""
+        """Send a request and decode the response as `kind`; an empty response is None."""
         headers = {"Accept": "application/json"} | self._headers()
         data = b"" if verb == "POST" else None
         if body is not None:
@@ -52,10 +52,10 @@ class RestClient:
         try:
             return msgspec.json.decode(self._answer(request, within_s).body or b"null", type=kind)
         except msgspec.MsgspecError as error:
-            raise UnavailableError(f"{url} answers with something else than a report: {error}") from error
+            raise UnavailableError(f"{url} returned an unexpected response: {error}") from error
 
     def text(self, url: str, *, within_s: float = _ANSWER_S) -> Answer:
-        """What is at the address, as it is."""
+        """Return the response as is."""
         return self._answer(Request(url, headers=self._headers()), within_s)
 
     def _headers(self) -> dict[str, str]:
@@ -73,41 +73,41 @@ class RestClient:
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(
-                f"{url} gives no answer ({reason}): is a server there, with that REST port?"
+                f"{url} is unreachable ({reason}): check that a server is running with this REST port"
             ) from error
 
 
 class Servers(RestClient):
-    """Those of a cluster, from one of them on. rest: its REST address."""
+    """REST API of a cluster's servers, starting from one of them."""
 
     def report(self, rest: str = "") -> ClusterReport:
         return self.asked("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
 
     def begin(self, what: str, rest: str) -> DrainReport:
-        """Ask the server there to begin to drain, or to rebalance."""
+        """Ask the server at this address to start to `drain` or `rebalance`."""
         return self.asked("POST", f"{rest}/v1/cluster/{what}", DrainReport)
 
     def rest_of(self, server: ServerReport) -> str:
-        """Where a server's REST answers; InvalidArgumentError if it has none."""
+        """Return a server's REST address; InvalidArgumentError if it doesn't serve REST."""
         if not server.rest:
-            raise InvalidArgumentError(f"server {server.id} has no REST port: stop it instead, which drains it, too")
+            raise InvalidArgumentError(f"server {server.id} doesn't serve REST: stop it instead, which also drains it")
         return f"{self._scheme}://{server.rest}"
 
 
 def named(report: ClusterReport, server: str) -> ServerReport:
-    """The server of that id, or whose id begins so, or that answers at that address; "" is the one that reports.
+    """Return the server with this id, id prefix or address; "" is the reporting server.
 
     Raises:
-        NotFoundError: there is none.
-        InvalidArgumentError: there are several.
+        NotFoundError: no server matches.
+        InvalidArgumentError: several servers match.
     """
-    wanted = server or report.seen_by
-    exact = [one for one in report.servers if wanted in (one.id, one.store, one.controller, one.rest)]
-    servers = exact or [one for one in report.servers if one.id.startswith(wanted)]
+    name = server or report.seen_by
+    exact = [each for each in report.servers if name in (each.id, each.store, each.controller, each.rest)]
+    servers = exact or [each for each in report.servers if each.id.startswith(name)]
     if not servers:
-        raise NotFoundError(f"there is no server {wanted!r} in this cluster: see `nadi cluster status`")
+        raise NotFoundError(f"server {name!r} isn't in this cluster: see `nadi cluster status`")
     if len(servers) > 1:
-        raise InvalidArgumentError(f"{len(servers)} servers have ids that begin with {wanted!r}: give more of it")
+        raise InvalidArgumentError(f"{len(servers)} servers have ids that begin with {name!r}: use a longer prefix")
     return servers[0]
 
 

@@ -1,10 +1,10 @@
-"""Events from standard input or files, as `nadi write` takes them: one a line, or one a file; and their routing keys.
+"""Reads events and routing keys from standard input or files for `nadi write`: one event per line, or per file.
 
-Input that comes slowly, through a pipe, is passed on as it comes: each read takes the bytes that are there, and waits
-only for the first. Memory has one block at most, and one event that has not ended.
+Each read returns the available bytes and waits only for the first, so that slow pipes aren't delayed. Memory holds at
+most one block and one incomplete event.
 
-The routing key of a line is that of all, a field's value, or the text before a separator. A `Split` takes lines and
-gives events and keys, up to the first line that has none; the lines before that can still be written.
+The routing key of a line is given for all, a field's value, or the text before a separator. A `Split` takes lines and
+returns events and keys up to the first invalid line; the lines before it can still be written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK_BYTES = MIB
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where events come from, by the name that people know."""
+    """A file with events, and its name in messages."""
 
     name: str
     file: BufferedReader
@@ -36,9 +36,9 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of one input that follow each other.
+    """Consecutive lines of one input.
 
-    first: the number of the first. read_bytes: of all inputs, up to here.
+    first: number of the first line. read_bytes: bytes read so far from all inputs.
     """
 
     input_name: str
@@ -48,33 +48,33 @@ class Lines:
 
 
 class Splitter:
-    """Bytes in, whole lines out; the last one needs no delimiter."""
+    """Splits bytes into complete lines; the last line may lack its delimiter."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
-        self._begun: list[bytes] = []  # of a line that has not ended
-        self._begun_bytes = 0
-        self._edge = b""  # its last bytes, which may be the start of a delimiter
+        self._partial: list[bytes] = []  # pieces of an incomplete line
+        self._partial_bytes = 0
+        self._edge = b""  # the last bytes, which may be the start of a delimiter
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`; EventTooLargeError if one is too long."""
+        """Return the lines that end in `data`; EventTooLargeError if one is too long."""
         edge, spare = self._edge, len(self._delimiter) - 1
-        self._begun.append(data)
-        self._begun_bytes += len(data)
+        self._partial.append(data)
+        self._partial_bytes += len(data)
         if self._delimiter not in edge + data:
             self._edge = (edge + data)[-spare:] if spare else b""
-            self._check(self._begun_bytes)
+            self._check(self._partial_bytes)
             return []
-        *lines, rest = b"".join(self._begun).split(self._delimiter)
-        self._check(len(lines[0]))  # the others lie within a block
-        self._begun, self._begun_bytes = [rest], len(rest)
-        self._edge = rest[-spare:] if spare else b""
+        *lines, remainder = b"".join(self._partial).split(self._delimiter)
+        self._check(len(lines[0]))  # the others are within one block
+        self._partial, self._partial_bytes = [remainder], len(remainder)
+        self._edge = remainder[-spare:] if spare else b""
         return lines
 
     def end(self) -> list[bytes]:
-        rest = b"".join(self._begun)
-        self._begun, self._begun_bytes, self._edge = [], 0, b""
-        return [rest] if rest else []
+        remainder = b"".join(self._partial)
+        self._partial, self._partial_bytes, self._edge = [], 0, b""
+        return [remainder] if remainder else []
 
     @staticmethod
     def _check(size: int) -> None:
@@ -83,7 +83,7 @@ class Splitter:
 
 
 def opened(files: Sequence[Path], within: ExitStack) -> list[Input]:
-    """The inputs, all of them opened before anything is written; `-`, or none, is standard input."""
+    """Open all inputs before anything is written; `-` or no file is standard input."""
     inputs = []
     for file in files or [Path("-")]:
         if str(file) == "-":
@@ -92,12 +92,12 @@ def opened(files: Sequence[Path], within: ExitStack) -> list[Input]:
         try:
             inputs.append(Input(str(file), within.enter_context(file.open("rb"))))
         except OSError as error:
-            raise InvalidArgumentError(f"{file} can't be read: {error.strerror}") from None
+            raise InvalidArgumentError(f"can't read {file}: {error.strerror}") from None
     return inputs
 
 
 def lines_of(inputs: Sequence[Input], delimiter: bytes) -> Iterator[Lines]:
-    """The lines of all inputs, a block at a time."""
+    """Yield the lines of all inputs in blocks."""
     read_bytes = 0
     for each in inputs:
         splitter, number = Splitter(delimiter), 1
@@ -110,8 +110,8 @@ def lines_of(inputs: Sequence[Input], delimiter: bytes) -> Iterator[Lines]:
             yield Lines(each.name, number, lines, read_bytes)
 
 
-def wholes_of(inputs: Sequence[Input]) -> Iterator[Lines]:
-    """Each input as one event."""
+def whole_files(inputs: Sequence[Input]) -> Iterator[Lines]:
+    """Yield each input as one event."""
     read_bytes = 0
     for each in inputs:
         parts, size = [], 0
@@ -125,7 +125,7 @@ def wholes_of(inputs: Sequence[Input]) -> Iterator[Lines]:
 
 
 def size_of(files: Sequence[Path]) -> int | None:
-    """The bytes of all files; None if one of them isn't a plain file."""
+    """Return the total size of the files; None if one isn't a regular file."""
     if not files or not all(file.is_file() for file in files):
         return None
     return sum(file.stat().st_size for file in files)
@@ -135,15 +135,15 @@ def _read(each: Input) -> bytes:
     try:
         return each.file.read1(_BLOCK_BYTES)
     except OSError as error:
-        raise InvalidArgumentError(f"{each.name} can't be read further: {error.strerror}") from None
+        raise InvalidArgumentError(f"can't read the rest of {each.name}: {error.strerror}") from None
 
 
-# --- their keys ------------------------------------------------------------------------------------------
+# --- routing keys ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """Events and their routing keys: one for all, or one for each. fault: why the line after them is not an event."""
+    """Events, and one routing key for all or one for each. fault: the problem of the line after them."""
 
     events: list[bytes]
     keys: list[str | None] | str | None
@@ -154,7 +154,7 @@ Split = Callable[[list[bytes]], Keyed]
 
 
 def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_json: bool) -> Split:
-    """The split that the options --key, --key-field, --key-separator and --json describe."""
+    """Return the split for --key, --key-field, --key-separator and --json."""
     choose_one(key=key is not None, key_field=field is not None, key_separator=separator is not None)
     path = None if field is None else parse_path(field, KEY_FIELD)
     if path is None and separator is None and not is_json:
@@ -169,7 +169,7 @@ def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_
         before, between, event = line.partition(separator)
         if not between:
             text = separator.decode(errors="replace")
-            raise InvalidArgumentError(f"it has no separator {text!r} after a key")
+            raise InvalidArgumentError(f"it lacks the separator {text!r} after the key")
         event = checked(event) if is_json else event
         try:
             return before.decode(), event
@@ -181,12 +181,12 @@ def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_
         keys: list[str | None] = []
         for line in lines:
             try:
-                its_key, event = keyed(line)
+                key_of_line, event = keyed(line)
             except InvalidArgumentError as error:
                 fault = f"it is {error}" if isinstance(error, NotJsonError) else str(error)
                 return Keyed(events, keys, fault)
             events.append(event)
-            keys.append(its_key)
+            keys.append(key_of_line)
         return Keyed(events, keys)
 
     return split

@@ -1,8 +1,7 @@
-r"""Events as lines: plain, as JSON objects, or in a layout that the user gives, and only those that a pattern matches.
+r"""Prints events as lines, as JSON objects or in a custom layout, optionally only those that match a pattern.
 
-Fields of a layout are `%s` the event, `%k` its key, `%o` its offset, `%S` its segment, `%t` when it came, and `%%`.
-Keys aren't stored: a key is known where the events are JSON and have it in a field. `\n`, `\t`, `\0` and `\x1e` stand
-for characters that can't be typed.
+Fields of a layout are `%s` event, `%k` key, `%o` offset, `%S` segment, `%t` time of arrival, and `%%`. Keys aren't
+stored: a key is known only if a field of JSON events contains it. `\n`, `\t`, `\0` and `\x1e` are escapes.
 
 >>> unescaped(r"\x1e"), unescaped("|")
 (b'\x1e', b'|')
@@ -37,10 +36,10 @@ FIELDS = "%s event, %k key, %o offset, %S segment, %t time of arrival"
 PRINTING = {  # the options of `nadi read` and `nadi tail`
     "limit": Limit,
     "idle": option(float, "Stop after this many seconds without an event.", min=0.1, metavar="SECONDS"),
-    "layout": option(str, rf"Print each event so, without a newline of its own: {FIELDS}, %%, \n, \t.", "--format"),
+    "layout": option(str, rf"Layout of each event; a newline isn't added: {FIELDS}, %%, \n, \t.", "--format"),
     "as_objects": option(bool, "Print one JSON object per line: segment, offset, and text or base64.", "--json"),
     "key_field": KeyField,
-    "grep": option(str, "Only events in which this regular expression is found.", metavar="REGEX"),
+    "grep": option(str, "Print only events that match this regular expression.", metavar="REGEX"),
 }
 
 CameBy: TypeAlias = Callable[[int, Sequence[int]], Sequence[int | None]]
@@ -51,7 +50,7 @@ _MEANINGS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
 class Printer:
-    """Makes lines of blocks. came_by: tells when events of a segment came, by their offsets."""
+    """Formats blocks of events as lines. came_by: returns arrival times of a segment's events by offset."""
 
     def __init__(
         self,
@@ -74,26 +73,26 @@ class Printer:
             raise InvalidArgumentError(f"--grep {grep!r} is not a regular expression: {error}") from None
         self._columns = self._columns_of(layout) if layout is not None else None
         if key_field is not None and not as_objects and (layout is None or b"%k" not in unescaped(layout)):
-            raise InvalidArgumentError("--key-field has no effect without %k in --format, or --json")
+            raise InvalidArgumentError("--key-field can't be used without %k in --format, or --json")
         self._as_objects = as_objects
-        self._left = limit
+        self._remaining = limit
 
     @property
     def is_done(self) -> bool:
-        """Whether the limit is reached."""
-        return self._left == 0
+        """Whether the limit has been reached."""
+        return self._remaining == 0
 
     def lines(self, segment_id: int, block: EventBlock) -> bytes:
-        """What is to be printed of a block."""
+        """Format the block's events."""
         pattern = self._pattern
         if pattern is None and self._columns is None and not self._as_objects:
-            plain = block.events()[: self._left]
+            plain = block.events()[: self._remaining]
             self._count(len(plain))
             return b"".join([event + b"\n" for event in plain])
         from nadi.client.reading.reader import events_of
 
-        wanted = (event for event in events_of(segment_id, block) if pattern is None or pattern.search(event.data))
-        events = list(islice(wanted, self._left))
+        matching = (event for event in events_of(segment_id, block) if pattern is None or pattern.search(event.data))
+        events = list(islice(matching, self._remaining))
         self._count(len(events))
         if self._columns is not None:
             columns = [column(segment_id, events) for column in self._columns]
@@ -102,11 +101,11 @@ class Printer:
             return b"".join([self._object(event) for event in events])
         return b"".join([event.data + b"\n" for event in events])
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------
 
     def _count(self, printed: int) -> None:
-        if self._left is not None:
-            self._left -= printed
+        if self._remaining is not None:
+            self._remaining -= printed
 
     def _object(self, event: Event) -> bytes:
         import msgspec
@@ -125,7 +124,7 @@ class Printer:
     def _key(self, event: Event) -> str | None:
         from nadi.model.json_events import known_key_in
 
-        assert self._key_path is not None, "asked for only with one"
+        assert self._key_path is not None, "only called with a key path"
         return known_key_in(event.data, self._key_path)
 
     def _columns_of(self, layout: str) -> list[_Column]:
@@ -141,7 +140,7 @@ class Printer:
         from nadi.charts import name_of
 
         if field == b"k" and self._key_path is None:
-            raise InvalidArgumentError("%k needs --key-field, for keys aren't stored: name the field that has them")
+            raise InvalidArgumentError("%k needs --key-field, as keys aren't stored: name the field that contains them")
         columns: dict[bytes, _Column] = {
             b"%": _always(b"%"),
             b"s": lambda _, events: [event.data for event in events],
@@ -153,8 +152,8 @@ class Printer:
             b"k": lambda _, events: [(self._key(event) or "").encode() for event in events],
         }
         if field not in columns:
-            wrong = field.decode(errors="replace")
-            raise InvalidArgumentError(f"{layout!r} has no such field as %{wrong}: there are {FIELDS}, %%")
+            name = field.decode(errors="replace")
+            raise InvalidArgumentError(f"unknown field %{name} in {layout!r}: the fields are {FIELDS}, %%")
         return columns[field]
 
 
@@ -169,7 +168,7 @@ def _time(moment_ms: int | None) -> bytes:
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes that a text stands for; InvalidArgumentError for a backslash before anything else."""
+    """Replace escapes in a text; InvalidArgumentError for unknown escapes."""
 
     def meaning(match: re.Match[bytes]) -> bytes:
         escape = match[1]
@@ -178,30 +177,33 @@ def unescaped(text: str) -> bytes:
         if len(escape) == 3:
             return bytes.fromhex(escape[1:].decode())
         known = r"\n, \t, \r, \0, \\ and \xHH"
-        raise InvalidArgumentError(f"{text!r} has a backslash before {escape.decode()!r}: there are {known}")
+        raise InvalidArgumentError(f"unknown escape \\{escape.decode()} in {text!r}: the escapes are {known}")
 
     return _ESCAPE.sub(meaning, text.encode())
 
 
 def print_events(reader: SliceReader, printer: Printer, *, follow: bool, idle_s: float | None = None) -> None:
-    """Print a reader's events to its end, or to the printer's limit, and close it. follow: until Ctrl-C; wait for a
-    server that is away, and skip truncated events. idle_s: end after so long without an event."""
+    """Print a reader's events up to its end or the printer's limit, and close it.
+
+    follow: continue until Ctrl-C, wait while the server is unavailable, and skip truncated events. idle_s: stop after
+    this time without an event.
+    """
     with reader:
         try:
             if follow:
-                _end_with_the_pipe()
+                _end_with_pipe()
             for segment_id, block in _patiently(reader, idle_s) if follow else reader:
                 sys.stdout.buffer.write(printer.lines(segment_id, block))
                 sys.stdout.buffer.flush()
                 if printer.is_done:
                     return
         except KeyboardInterrupt:
-            if not follow:  # what is printed is not all
+            if not follow:  # the output is incomplete
                 raise
 
 
-def _end_with_the_pipe() -> None:
-    """End as at Ctrl-C when nobody reads the pipe any more, for what comes next may be long in coming."""
+def _end_with_pipe() -> None:
+    """End as on Ctrl-C when the reader of the pipe closes it, even if no further event arrives."""
     try:
         fd = sys.stdout.fileno()
     except OSError:  # not a file
@@ -211,7 +213,7 @@ def _end_with_the_pipe() -> None:
 
     def watch() -> None:
         pipe = select.poll()
-        pipe.register(fd, 0)  # no event but that
+        pipe.register(fd, 0)  # reports only errors and hang-ups
         pipe.poll()
         signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
 
@@ -219,22 +221,22 @@ def _end_with_the_pipe() -> None:
 
 
 def _patiently(reader: SliceReader, idle_s: float | None) -> Iterator[tuple[int, EventBlock]]:
-    came = time.monotonic()
+    last_event = time.monotonic()
     while True:
-        left_s = None if idle_s is None else came + idle_s - time.monotonic()
-        if left_s is not None and left_s <= 0:
+        remaining_s = None if idle_s is None else last_event + idle_s - time.monotonic()
+        if remaining_s is not None and remaining_s <= 0:
             return
         try:
-            block = reader.next_block(left_s)
+            block = reader.next_block(remaining_s)
         except (ClosedError, EpochGoneError):
             raise
         except TruncatedError as error:
-            warn(f"missed, and continuing after it: {error}")
+            warn(f"skipped events: {error}")
         except UnavailableError as error:
-            if idle_s is None or time.monotonic() < came + idle_s:
-                warn(f"trying again: {error}")
+            if idle_s is None or time.monotonic() < last_event + idle_s:
+                warn(f"retrying: {error}")
         else:
             if block is None:  # the stream is sealed
                 return
             yield block
-            came = time.monotonic()
+            last_event = time.monotonic()

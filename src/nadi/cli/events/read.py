@@ -1,12 +1,11 @@
 """`nadi read`, `nadi tail` and `nadi splits`: the events of a stream, a named slice or splits on standard output.
 
-`splits` plans who reads which part of a range, a line for each reader, and `read --split` reads such lines. A pipe to
-`xargs` or `parallel`, a file on a shared disk, or the input of a MapReduce job carries them.
+`splits` divides a range into parts, one line each, and `read --split` reads such lines. They travel through a pipe to
+`xargs` or `parallel`, a file on a shared disk, or the input of a MapReduce job.
 
-`tail` starts at the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
-counts events by their sizes alone, and takes those that came last (`nadi.client.stream_cuts.cuts`). From that cut on,
-one reader prints old and new events, so none is missed or printed twice in between. Each segment's events are in order;
-between segments there is no order, as for every reader.
+`tail` starts at the cut N events before the tail (`StreamCuts.before`), which it finds by event sizes and arrival times
+alone. From there one reader prints old and new events, so none is missed or repeated. Events are ordered within a
+segment, but not between segments.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager
 
 _MOST = 1_000_000
-IsSlice = Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")]
+IsSlice = Annotated[bool, typer.Option("--slice", help="STREAM is the name of a slice.")]
 
 
 @taking(PRINTING)
@@ -35,40 +34,42 @@ def read(
     manager: StreamManager,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCOPE STREAM", help="The stream; with --slice, the slice's name; with --split, lines."),
+        typer.Argument(
+            metavar="SCOPE STREAM", help="Scope and stream; with --slice, scope and slice; with --split, lines."
+        ),
     ] = None,
     start: From = None,
     end: To = None,
     by: By = TimeBasis.ARRIVAL,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
     is_slice: IsSlice = False,
     is_split: Annotated[
         bool,
         typer.Option(
             "--split",
-            help="Read these lines of `nadi splits`, one after the other; without any, those of standard input. Text "
-            "before a tab is left out.",
+            help="Read splits, which are lines of `nadi splits`, one after the other; by default from standard input. "
+            "Text before a tab is ignored.",
         ),
     ] = False,
     key: RoutingKeys = None,
     on_damage: OnDamage = "raise",
     **how: Any,
 ) -> None:
-    """Print events, one per line, by default from the stream's head to its current end."""
+    """Print events, one per line, by default from the head of a stream to its current tail."""
     if is_slice or is_split:
         given = {"from": start is not None, "to": end is not None, "follow": follow}
         given |= {"key": bool(key), "on-damage": on_damage != "raise"} if is_split else {}
-        which = "slice" if is_slice else "split"
-        check_absent(f"has no effect with --{which}, which has its own start and end", **given)
+        kind = "slice" if is_slice else "split"
+        check_absent(f"can't be used with --{kind}, which has its own start and end", **given)
     choose_one(is_slice=is_slice, is_split=is_split)
     idle_s = how.pop("idle")
-    check_absent("has no effect without --follow: the end is reached", idle=idle_s is not None and not follow)
-    check_absent("has no effect with --follow, which doesn't end", to=follow and end is not None)
+    check_absent("can't be used without --follow: reading stops at the end", idle=idle_s is not None and not follow)
+    check_absent("can't be combined with --follow, which doesn't end", to=follow and end is not None)
     if is_split:
         _read_splits(words, how)
         return
     if words is None or len(words) != 2:
-        raise InvalidArgumentError(f"say what to read, SCOPE STREAM, not {' '.join(words or ['nothing'])!r:.100}")
+        raise InvalidArgumentError(f"expected SCOPE STREAM, but got {' '.join(words or ['nothing'])!r:.100}")
     scope, stream = words
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
     printer = Printer(cuts.came_by, **how)
@@ -86,14 +87,17 @@ def tail(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    events: Annotated[int, typer.Option("-n", "--events", help="Number of last events.", min=0, max=_MOST)] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new ones, until Ctrl-C.")] = True,
+    events: Annotated[int, typer.Option("-n", "--events", help="Number of events.", min=0, max=_MOST)] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new events until Ctrl-C.")] = True,
     on_damage: OnDamage = "raise",
     **how: Any,
 ) -> None:
-    """Print the last events of a stream, and then new ones. `--grep` searches them all."""
+    """Print the last events of a stream, and then new ones.
+
+    `--grep` filters old and new events.
+    """
     idle_s = how.pop("idle")
-    check_absent("has no effect with --no-follow: the end is reached", idle=idle_s is not None and not follow)
+    check_absent("can't be used with --no-follow: reading stops at the end", idle=idle_s is not None and not follow)
     cuts = manager.cuts(scope, stream)
     printer, end = Printer(cuts.came_by, **how), cuts.tail()
     start = cuts.before(end, events)
@@ -107,39 +111,41 @@ def tail(
 def splits(
     manager: StreamManager,
     scope: Scope,
-    stream: Annotated[str, typer.Argument(help="The stream; with --slice, the slice's name.")],
+    stream: Annotated[str, typer.Argument(help="Name of the stream, or of the slice with --slice.")],
     count: Annotated[
-        int | None, typer.Option("--count", "-n", help="At most so many; fewer than that for a few MiB.", min=1)
+        int | None, typer.Option("--count", "-n", help="Maximum number of splits; fewer for a few MiB.", min=1)
     ] = None,
     max_bytes: Annotated[
         str | None,
-        typer.Option(help="None larger than about so much, such as 64MiB: as many as that takes.", metavar="SIZE"),
+        typer.Option(help="Approximate maximum size of a split, such as 64MiB.", metavar="SIZE"),
     ] = None,
     start: From = None,
     end: To = None,
     by: By = TimeBasis.ARRIVAL,
     is_slice: IsSlice = False,
     key: RoutingKeys = None,
-    ordered: Annotated[bool, typer.Option("--ordered", help="All of a key's events in one split, in order.")] = False,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Keep all events of a key in one split, in order.")
+    ] = False,
     with_credentials: Annotated[
-        bool, typer.Option("--with-credentials", help="Write the credentials into each split, for anybody to see.")
+        bool, typer.Option("--with-credentials", help="Include the credentials in each split, in plain text.")
     ] = False,
     on_damage: OnDamage = "raise",
     quiet: Quiet = False,
 ) -> None:
-    """Divide a range among readers: print a line for each, which `nadi read --split` reads, wherever it runs.
+    """Divide a range into splits and print one per line, for `nadi read --split` on any machine.
 
-    The lines have the address that is given here, so it must be one that the readers reach. They sign in with the
-    credentials of their own environment, unless the lines have them.
+    Splits contain the controller's address as given here, which must be reachable from the readers. Readers use the
+    credentials of their environment unless the splits include them.
     """
     import nadi
     from nadi.cli.amounts import size_bytes
 
     if count is None and max_bytes is None:
-        raise InvalidArgumentError("say how many splits: -n 8, or --max-bytes 64MiB")
+        raise InvalidArgumentError("no number of splits given: use -n or --max-bytes")
     if is_slice:
         given = {"from": start is not None, "to": end is not None}
-        check_absent("has no effect with --slice, which has its own start and end", **given)
+        check_absent("can't be used with --slice, which has its own start and end", **given)
     cuts = manager.cuts(scope, stream)
     scan = nadi.scan(
         manager,
@@ -152,8 +158,8 @@ def splits(
         columns=["event"],
         on_damage=on_damage,
     )
-    most = size_bytes(max_bytes) if max_bytes is not None else None
-    planned = scan.splits(count or 1, max_bytes=most, ordered=ordered)
+    max_split_bytes = size_bytes(max_bytes) if max_bytes is not None else None
+    planned = scan.splits(count or 1, max_bytes=max_split_bytes, ordered=ordered)
     for split in planned:
         say(split.as_text(with_credentials=with_credentials))
     if not quiet:
@@ -161,11 +167,11 @@ def splits(
 
 
 def _read_splits(texts: Sequence[str] | None, how: Mapping[str, Any]) -> None:
-    """Read each once the one before it is printed, for a mapper's input may be long in coming."""
+    """Read and print one split after the other, as they may arrive slowly on a mapper's standard input."""
     from nadi.client.scan.connection import client_of
     from nadi.client.scan.split import Split
 
-    reading: list[Split] = []  # the one that is being printed
+    reading: list[Split] = []  # the split being printed
 
     def came_by(segment_id: int, offsets: Sequence[int]) -> Sequence[int | None]:
         (split,) = reading
@@ -174,9 +180,9 @@ def _read_splits(texts: Sequence[str] | None, how: Mapping[str, Any]) -> None:
 
     printer = Printer(came_by, **how)
     for text in texts or sys.stdin:
-        line = text.rpartition("\t")[2].strip()  # before it, a mapper of Hadoop has the offset of the line
+        line = text.rpartition("\t")[2].strip()  # Hadoop puts the line's offset and a tab before it
         if not line and texts:
-            raise InvalidArgumentError("a split is an empty text: use what `nadi splits` printed")
+            raise InvalidArgumentError("a split is empty: use lines printed by `nadi splits`")
         if not line:
             continue
         split = Split.from_text(line)

@@ -1,4 +1,4 @@
-"""`nadi write`: events from standard input or files into a stream, and how many of them are known to be stored."""
+"""`nadi write`: write events from standard input or files, and report how many were acknowledged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nadi.errors import InvalidArgumentError, NadiError, ScopeNotFoundError
 if TYPE_CHECKING:
     from nadi.client import Ack, EventWriter, StreamManager, Transaction
 
-_LAST_WORD_S = 5.0  # after Ctrl-C, or an error, for what is under way
+_DRAIN_S = 5.0  # wait for pending events after Ctrl-C or an error
 
 
 def write(
@@ -28,50 +28,53 @@ def write(
     stream: Stream,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files with events; `-`, or none, is standard input.", metavar="[FILE...]"),
+        typer.Argument(help="Files with events; `-` or none reads standard input.", metavar="[FILE...]"),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The routing key of all events.")] = None,
+    key: Annotated[str | None, typer.Option(help="Routing key of all events.")] = None,
     key_field: KeyField = None,
     key_separator: Annotated[
-        str | None, typer.Option(help=r"Each line is a key, this (`:` or `\t`, say), and the event.", metavar="TEXT")
+        str | None,
+        typer.Option(help=r"Separator between key and event in each line, such as `:` or `\t`.", metavar="TEXT"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Each event must be JSON: at one that isn't, writing stops.")
+        bool, typer.Option("--json", help="Check that events are JSON; stop at the first that isn't.")
     ] = False,
     delimiter: Annotated[
-        str | None, typer.Option(help=r"What ends an event instead of a newline, `\0`, say.", metavar="TEXT")
+        str | None, typer.Option(help=r"Delimiter of events instead of a newline, such as `\0`.", metavar="TEXT")
     ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Each FILE is one event, a picture, say.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Write each FILE as one event.")] = False,
     create: Create = None,
     transaction: InTransaction = False,
     into: Annotated[
         str | None,
-        typer.Option(help="Write into this transaction, which `nadi transaction commit` commits.", metavar="ID"),
+        typer.Option(help="Write to this open transaction; commit it with `nadi transaction commit`.", metavar="ID"),
     ] = None,
     lease: Annotated[
         str | None,
-        typer.Option(help="How long that transaction then lasts without a `nadi transaction ping`. [default: 10min]"),
+        typer.Option(help="New lease of that transaction, until a `nadi transaction ping`. (default: 10min)"),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write events from standard input or files, one a line; empty lines are events too.
+    """Write events from standard input or files, one per line. Empty lines are events, too.
 
-    Events that come slowly through a pipe are sent as they come. At the end, or at an error, it prints how many are
-    stored.
+    Events from a slow pipe are sent as they arrive. At the end or on an error, it prints how many events are stored.
     """
     from nadi.cli.amounts import age_s
-    from nadi.cli.events.lines import lines_of, opened, size_of, split_of, wholes_of
+    from nadi.cli.events.lines import lines_of, opened, size_of, split_of, whole_files
     from nadi.cli.events.printer import unescaped
 
     split = split_of(key, key_field, unescaped(key_separator) if key_separator is not None else None, is_json=as_json)
     if whole:
-        useless = {"delimiter": delimiter is not None, "key_separator": key_separator is not None}
-        check_absent("has no effect with --whole, for files are not cut into lines", **useless)
+        excluded = {"delimiter": delimiter is not None, "key_separator": key_separator is not None}
+        check_absent("can't be used with --whole, which doesn't split files into lines", **excluded)
     if into is None:
-        check_absent("has no effect without --into, which names a transaction", lease=lease is not None)
+        check_absent("can't be used without --into", lease=lease is not None)
     else:
-        is_there = "has no effect with --into, for that transaction is there already"
-        check_absent(is_there, transaction=transaction, create=create is not None)
+        check_absent(
+            "can't be used with --into, which names an existing transaction",
+            transaction=transaction,
+            create=create is not None,
+        )
     lease_ms = round(age_s(lease or "10min") * 1000)
     between = unescaped(delimiter) if delimiter is not None else b"\n"
     with ExitStack() as within:
@@ -79,9 +82,9 @@ def write(
         if create is not None:
             create_missing(manager, scope, stream, create)
         if not files and sys.stdin.isatty() and not quiet:
-            warn("each line is an event; Ctrl-D ends")
+            warn("reading events from the terminal, one per line; end with Ctrl-D")
         size = size_of(files or [])
-        blocks = wholes_of(inputs) if whole else lines_of(inputs, between)
+        blocks = whole_files(inputs) if whole else lines_of(inputs, between)
         report = within.enter_context(bar("writing", size, quiet=quiet or size is None))
         try:
             with sink(manager, scope, stream, is_transaction=transaction, into=into, lease_ms=lease_ms) as to:
@@ -108,38 +111,38 @@ def create_missing(manager: StreamManager, scope: str, stream: str, segments: in
         manager.create_stream(scope, stream, segments)
 
 
-# --- what is stored --------------------------------------------------------------------------------------
+# --- acknowledgements ------------------------------------------------------------------------------------
 
 
 class Sink:
-    """Takes lists of events, and counts those that are acknowledged."""
+    """Writes lists of events and counts acknowledged ones."""
 
     def __init__(self, writer: EventWriter | Transaction) -> None:
         self._writer = writer
-        self._under_way: deque[tuple[Ack, int, int]] = deque()  # with numbers of events and bytes; the writer limits it
+        self._pending: deque[tuple[Ack, int, int]] = deque()  # with events and bytes; the writer limits its size
         self.events = self.size_bytes = 0
 
     def write(self, events: list[bytes], keys: str | Sequence[str | None] | None) -> None:
-        """Hand them over, waiting for room; raise what kept earlier ones from being stored."""
+        """Write events, waiting for capacity; raise errors of earlier writes."""
         if events:
             ack = self._writer.write_batch(events, keys)
-            self._under_way.append((ack, len(events), sum(map(len, events))))
-        while self._under_way and self._under_way[0][0].done():
-            self._under_way[0][0].result(0)
-            self._count(*self._under_way.popleft())
+            self._pending.append((ack, len(events), sum(map(len, events))))
+        while self._pending and self._pending[0][0].done():
+            self._pending[0][0].result(0)
+            self._count(*self._pending.popleft())
 
     def finish(self, timeout: float | None = None) -> None:
-        """Return once all are stored."""
+        """Wait until all events are stored."""
         self._writer.flush(timeout)
         self.write([], None)
 
     def end(self) -> int:
-        """Count what is acknowledged by now; how many others there are, of which nobody knows."""
+        """Count acknowledged events; return the number of events whose outcome is unknown."""
         from nadi.client.writing.ack import is_stored
 
         unknown = 0
-        while self._under_way:
-            ack, events, size_bytes = self._under_way.popleft()
+        while self._pending:
+            ack, events, size_bytes = self._pending.popleft()
             if is_stored(ack):
                 self._count(ack, events, size_bytes)
             else:
@@ -165,9 +168,8 @@ def sink(
     into: str | None = None,
     lease_ms: int = 0,
 ) -> Iterator[Sink]:
-    """Open one for the events of a command. However that ends, it waits for all events that were handed over, and
-    prints on standard error how many are acknowledged if those aren't all. into: the id of a transaction, which has a
-    lease of `lease_ms` from then on."""
+    """Open a sink. On exit it waits for pending events; if the command fails, it prints the number of acknowledged
+    events on standard error. into: id of a transaction, whose lease is set to `lease_ms`."""
     if is_transaction:
         with manager.create_transaction_writer(scope, stream) as writer:
             txn = writer.begin_txn()
@@ -177,13 +179,13 @@ def sink(
                 to.finish()
                 txn.commit(wait=True)
             except BaseException:
-                became = "will be aborted when its lease ends"
+                outcome = "will be aborted when its lease ends"
                 try:
                     with suppress(NadiError):
-                        txn.abort(timeout=_LAST_WORD_S)
-                        became = "was aborted"
+                        txn.abort(timeout=_DRAIN_S)
+                        outcome = "was aborted"
                 finally:  # also when interrupted again
-                    warn(f"nothing was written: the transaction {became}")
+                    warn(f"nothing was written: the transaction {outcome}")
                 raise
         return
     with ExitStack() as within:
@@ -191,7 +193,7 @@ def sink(
             events = within.enter_context(manager.create_writer(scope, stream))
             to = Sink(events)
         else:
-            events = None  # what is in a transaction needs no closing
+            events = None  # a transaction's writer needs no closing
             txns = manager.create_transaction_writer(scope, stream, lease_ms=lease_ms)
             to = Sink(within.enter_context(txns).get_txn(into))
         try:
@@ -200,12 +202,12 @@ def sink(
         except BaseException:
             try:
                 with suppress(NadiError):
-                    to.finish(_LAST_WORD_S)
+                    to.finish(_DRAIN_S)
             finally:  # also when interrupted again
                 unknown = to.end()
-                more = f"; {unknown:,} more may be stored, or not" if unknown else ""
+                more = f"; {unknown:,} more may have been stored" if unknown else ""
                 warn(f"wrote {to.counts}{more}")
                 if events is not None:
                     with suppress(NadiError):
-                        events.close(0)  # it was waited for
+                        events.close(0)  # already waited for
             raise

@@ -1,12 +1,12 @@
-"""`nadi export` and `nadi import`: a range of a stream into a file, and the events of a file into a stream; in JSON
-lines, Parquet and Avro, with a module for each.
+"""`nadi export` and `nadi import`: copy a range of a stream to a file, and a file's events to a stream.
 
-`export` writes events in the order in which a reader gets them, so each key's are in order; with their segment and
-offset, and with their key where the events are JSON and have it in a field, since keys aren't stored. The file has its
-name once it is whole, and on disk.
+A module each implements JSON lines, Parquet and Avro.
 
-`import` writes events in the file's order, under their keys. Those without a key are written under the name of the
-segment that they were in, if that is known, so that each segment's events keep their order; `--key` has all keep it.
+`export` writes events in read order, so that each key's events are in order, with segment and offset, and with the key
+if a field of JSON events contains it (keys aren't stored). The file gets its name when it is complete and synced.
+
+`import` writes events in file order with their keys. Events without a key use their segment's name as the key if it is
+known, so that each segment's events stay in order; `--key` keeps all events in order.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ _ENDINGS = {
 }
 
 
-Format = Annotated[FileFormat | None, typer.Option("--format", help="By default what the file's ending names.")]
+Format = Annotated[
+    FileFormat | None, typer.Option("--format", help="File format. (default: from the file's extension)")
+]
 _PART = ".part"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportBatch:
-    """Events in order, by columns. segment_ids, keys: None where they aren't known."""
+    """Events in order, as columns. segment_ids, offsets, keys: None where unknown."""
 
     events: list[bytes]
     segment_ids: list[int | None]
@@ -82,19 +84,24 @@ class ExportBatch:
 
 
 def format_of(file: Path, given: FileFormat | None) -> FileFormat:
-    """The one given, or the one that the file's ending names."""
+    """Return the given format, or derive it from the file's extension."""
     if given is not None:
         return given
     kind = _ENDINGS.get(file.suffix.lower())
     if kind is None:
-        raise InvalidArgumentError(f"{file} has none of the endings {', '.join(_ENDINGS)}: say which with --format")
+        raise InvalidArgumentError(
+            f"the format of {file} is unknown: use an extension of {', '.join(_ENDINGS)}, or --format"
+        )
     return kind
 
 
 def opener_of(kind: FileFormat) -> Any:
-    """A format's module. Its Writer(file, about) has `write`, for a batch, and `close`, which makes the file whole;
-    what it is `about` is kept in it where the format has room for that. Its Reader(file) gives batches, and how many
-    bytes of the file they and all before them take, about; InvalidArgumentError: it isn't of that format."""
+    """Return a format's module.
+
+    Its Writer(file, about) has `write` for a batch and `close`, which completes the file; `about` is stored as metadata
+    if the format supports that. Its Reader(file) yields batches with the approximate number of bytes read so far;
+    InvalidArgumentError: the file isn't of this format.
+    """
     return import_module(f"nadi.cli.files.{kind}")
 
 
@@ -102,31 +109,29 @@ def export(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    file: Annotated[Path, typer.Argument(help="The file to write: .jsonl, .parquet or .avro.")],
+    file: Annotated[Path, typer.Argument(help="File to write: .jsonl, .parquet or .avro.")],
     start: From = None,
     end: To = None,
     by: By = TimeBasis.ARRIVAL,
-    slice_name: Annotated[
-        str | None, typer.Option("--slice", help="What this named slice has.", metavar="NAME")
-    ] = None,
+    slice_name: Annotated[str | None, typer.Option("--slice", help="Export this named slice.", metavar="NAME")] = None,
     kind: Format = None,
     key_field: KeyField = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     on_damage: OnDamage = "raise",
     quiet: Quiet = False,
 ) -> None:
-    """Write a stream, a range of it or a named slice into a file."""
+    """Export a stream, a range of it or a named slice to a file."""
     if str(file) == "-":
-        raise InvalidArgumentError("give a file's name: `nadi read --json` prints the lines of a .jsonl")
-    wanted = format_of(file, kind)
+        raise InvalidArgumentError("export can't write to standard output: name a file, or use `nadi read --json`")
+    file_format = format_of(file, kind)
     from nadi.model.field_path import KEY_FIELD, parse_path
     from nadi.model.json_events import known_key_in
 
     key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
     if file.exists() and not file.is_file():
-        raise InvalidArgumentError(f"{file} is not a plain file: give another name")
+        raise InvalidArgumentError(f"{file} is not a regular file: choose another name")
     if file.exists() and not force:
-        raise InvalidArgumentError(f"{file} is there already: give another name, or --force to replace it")
+        raise InvalidArgumentError(f"{file} already exists: choose another name, or overwrite it with --force")
     cuts = manager.cuts(scope, stream)
     if slice_name is None:
         first, last = cut_at(cuts, start or "head", by), cut_at(cuts, end or "tail", by, end=True)
@@ -135,7 +140,7 @@ def export(
     else:
         named = manager.slices(scope).get(slice_name)
         if named.stream != stream:
-            raise InvalidArgumentError(f"slice {slice_name} is one of stream {named.stream}, not of {stream}")
+            raise InvalidArgumentError(f"slice {slice_name} belongs to stream {named.stream}, not to {stream}")
         first, last = named.start, named.end
     total = cuts.bytes_between(first, last)
     about = {"scope": scope, "stream": stream, "from": first.as_text(), "to": last.as_text()}
@@ -146,7 +151,7 @@ def export(
             _replacing(file) as part,
             reader,
             bar("exporting", total, quiet=quiet) as report,
-            _closing(opener_of(wanted).Writer(part, about)) as out,
+            _closing(opener_of(file_format).Writer(part, about)) as out,
         ):
             for segment_id, block in reader:
                 data = block.events()
@@ -155,10 +160,10 @@ def export(
                 out.write(batch)
                 events, size, done = events + len(batch), size + batch.size_bytes, done + block.size_bytes
                 report(done)
-    except NadiError:  # timeouts of the server are OSErrors, too
+    except NadiError:  # includes timeouts of the server, which are OSErrors
         raise
     except OSError as error:
-        raise InvalidArgumentError(f"{file} can't be written: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"can't write {file}: {error.strerror or error}") from None
     except KeyboardInterrupt:
         warn(f"{file} was not written")
         raise typer.Exit(INTERRUPTED) from None
@@ -168,11 +173,11 @@ def export(
 
 @contextmanager
 def _closing(out: Any) -> Iterator[Any]:
-    """Close it; an earlier error takes precedence over one from closing."""
+    """Close the writer; an earlier error takes precedence over one from closing."""
     try:
         yield out
     except BaseException:
-        with suppress(Exception):  # whatever a library makes of a file that is cut short
+        with suppress(Exception):  # libraries may raise anything for an incomplete file
             out.close()
         raise
     out.close()
@@ -180,59 +185,59 @@ def _closing(out: Any) -> Iterator[Any]:
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """Give another name beside the file's, which becomes the file's once all is on disk; or it is removed."""
-    file = file.resolve()  # a link stays one
+    """Yield a temporary file's path; rename it to `file` after syncing it, or remove it on an error."""
+    file = file.resolve()  # keeps a symbolic link
     part = file.with_name(file.name + _PART)
     try:
-        with part.open("ab") as held:
-            _hold(held.fileno(), part)
+        with part.open("ab") as locked:
+            _lock(locked.fileno(), part)
             yield part
-            os.fsync(held.fileno())
+            os.fsync(locked.fileno())
             part.replace(file)
             sync_folder(file.parent)
-    except BaseException:  # also where it was interrupted before it could tell whose the part is
-        with suppress(OSError), part.open("r+b") as held:  # the next export takes over one that can't be removed
-            fcntl.flock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless another export writes it
+    except BaseException:  # also if interrupted before the lock was acquired
+        with suppress(OSError), part.open("r+b") as locked:  # the next export reuses a file that can't be removed
+            fcntl.flock(locked.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another export is writing it
             part.unlink()
         raise
 
 
-def _hold(fd: int, part: Path) -> None:
-    """Keep other exports from writing the same file. A lock goes with its process, whatever ends that."""
+def _lock(fd: int, part: Path) -> None:
+    """Lock the file against other exports. The lock ends with the process."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_held = os.path.samestat(os.fstat(fd), part.stat())
-    except (BlockingIOError, FileNotFoundError):  # it has just ended
-        is_held = False
-    if not is_held:
-        raise InvalidArgumentError(f"another export writes {part} just now: wait for its end, or give another name")
+        is_locked = os.path.samestat(os.fstat(fd), part.stat())
+    except (BlockingIOError, FileNotFoundError):  # another export just ended
+        is_locked = False
+    if not is_locked:
+        raise InvalidArgumentError(f"another export is writing {part}: wait for it, or choose another name")
 
 
 def import_file(
     manager: StreamManager,
     file: Annotated[
-        Path, typer.Argument(help="What `nadi export` wrote, or a file with events of your own; `-` is standard input.")
+        Path, typer.Argument(help="File to import, from `nadi export` or another program; `-` is standard input.")
     ],
     scope: Scope,
     stream: Stream,
     kind: Format = None,
-    key: Annotated[str | None, typer.Option(help="The routing key of all events, instead of their own.")] = None,
+    key: Annotated[str | None, typer.Option(help="Routing key of all events, replacing the keys in the file.")] = None,
     create: Create = None,
     transaction: InTransaction = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the events of a file into a stream."""
+    """Import the events of a file into a stream."""
     from nadi.charts import name_of
     from nadi.cli.events.lines import size_of
 
     if str(file) == "-":
         file = Path("/dev/stdin")
-    wanted = format_of(file, kind)
+    file_format = format_of(file, kind)
     try:
         size = size_of([file])
-        opened = opener_of(wanted).Reader(file)
+        opened = opener_of(file_format).Reader(file)
     except OSError as error:
-        raise InvalidArgumentError(f"{file} can't be read: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"can't read {file}: {error.strerror or error}") from None
     try:
         with closing(opened) as batches:
             if create is not None:

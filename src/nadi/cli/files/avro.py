@@ -1,6 +1,6 @@
-"""Avro's container files, by fastavro: records with segment_id, offset, key and event.
+"""Avro container files of records with segment_id, offset, key and event, read and written by fastavro.
 
-Needs `pip install "nadi[avro]"`.
+Requires `pip install "nadi[avro]"`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ try:
     import fastavro
     from fastavro.write import Writer as FileWriter
 except ImportError:
-    raise InvalidArgumentError("Avro needs two more packages: pip install 'nadi[avro]'") from None
+    raise InvalidArgumentError("Avro requires two more packages: pip install 'nadi[avro]'") from None
 
 _Kind = TypeVar("_Kind", int, str)
 _READ_RECORDS, _READ_BYTES = 1000, 4 * MIB
-_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}  # of Avro's codecs, with fastavro
+_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}  # that fastavro needs for Avro's codecs
 _SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "Event",
@@ -37,7 +37,7 @@ _SCHEMA: dict[str, Any] = {
 
 
 class Writer:
-    """Its blocks are some 16 KB, as fastavro has them, or one event."""
+    """Writes blocks of about 16 KB, fastavro's default, or of one event."""
 
     def __init__(self, file: Path, about: dict[str, str]) -> None:
         self._file = file.open("wb")
@@ -57,7 +57,7 @@ class Writer:
 
 
 class Reader:
-    """Any file of records with an `event` of bytes or text will do."""
+    """Reads any file of records with a field `event` of bytes or string."""
 
     def __init__(self, file: Path) -> None:
         self._name = str(file)
@@ -66,49 +66,50 @@ class Reader:
             self._records = fastavro.reader(self._file)
             schema: Any = self._records.writer_schema
             is_record = isinstance(schema, dict) and schema.get("type") == "record"
-            names = [field["name"] for field in schema["fields"]] if is_record else ["something else than records"]
+            names = [field["name"] for field in schema["fields"]] if is_record else ["no records"]
             if "event" not in names:
-                raise InvalidArgumentError(f"records of {file} have no `event`, but {', '.join(names[:20])}")
+                raise InvalidArgumentError(
+                    f"records of {file} lack the field `event`: their fields are {', '.join(names[:20])}"
+                )
         except InvalidArgumentError:
             self._file.close()
             raise
-        except Exception as error:  # whatever it is that isn't Avro
+        except Exception as error:  # fastavro raises various errors for other formats
             self._file.close()
-            raise InvalidArgumentError(f"{file} can't be read as Avro's records: {error}") from None
+            raise InvalidArgumentError(f"can't read {file} as Avro: {error}") from None
 
     def __iter__(self) -> Iterator[tuple[ExportBatch, int]]:
-        records = 0
-        while found := self._next():
+        count = 0
+        while records := self._next():
             batch = ExportBatch([], [], [], [])
-            for one in found:
-                records += 1
+            for record in records:
+                count += 1
                 try:
-                    batch.events.append(_bytes(one.get("event")))
-                    batch.segment_ids.append(_known(one, "segment_id", int))
-                    batch.offsets.append(_known(one, "offset", int))
-                    batch.keys.append(_known(one, "key", str))
+                    batch.events.append(_bytes(record.get("event")))
+                    batch.segment_ids.append(_known(record, "segment_id", int))
+                    batch.offsets.append(_known(record, "offset", int))
+                    batch.keys.append(_known(record, "key", str))
                 except ValueError as error:
-                    raise InvalidArgumentError(f"record {records:,} of {self._name} is not an event: {error}") from None
+                    raise InvalidArgumentError(f"record {count:,} of {self._name} is not an event: {error}") from None
             yield batch, self._file.tell()
 
     def _next(self) -> list[Any]:
-        """Some records; fewer, if they are large."""
-        found: list[Any] = []
-        begun = self._file.tell()
+        """Read the next records; fewer if they are large."""
+        records: list[Any] = []
+        start = self._file.tell()
         try:
-            for one in islice(self._records, _READ_RECORDS):
-                found.append(one)
-                if self._file.tell() - begun > _READ_BYTES:
+            for record in islice(self._records, _READ_RECORDS):
+                records.append(record)
+                if self._file.tell() - start > _READ_BYTES:
                     break
-            return found
-        except Exception as error:  # fastavro raises whatever a damaged byte leads to
+            return records
+        except Exception as error:  # fastavro raises various errors for damaged data
             codec = self._records.codec
             if codec in _PACKAGES and "install" in str(error):
                 raise InvalidArgumentError(
-                    f"{self._name} is compressed by Avro's codec {codec}, which needs one more package: pip install "
-                    f"{_PACKAGES[codec]}"
+                    f"{self._name} uses Avro's codec {codec}, which requires a package: pip install {_PACKAGES[codec]}"
                 ) from None
-            raise InvalidArgumentError(f"{self._name} can't be read further: {error}") from None
+            raise InvalidArgumentError(f"can't read the rest of {self._name}: {error}") from None
 
     def close(self) -> None:
         self._file.close()

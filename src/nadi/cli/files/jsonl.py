@@ -1,4 +1,4 @@
-"""JSON lines, as `nadi read --json` prints them: an event is `text`, or `base64` if it isn't valid UTF-8."""
+"""JSON lines in the form of `nadi read --json`: an event is `text`, or `base64` if it isn't valid UTF-8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
 
 
 class _JsonRow(msgspec.Struct):
-    """A row of anybody's."""
+    """A row as any program may have written it."""
 
     segment_id: int | None = None
     key: msgspec.Raw = msgspec.Raw(b"null")
@@ -58,7 +58,7 @@ class Reader:
                     row = _decode(with_whole_characters(line))
                     key, event = key_of(bytes(row.key), "key"), _event(row)
                 except (msgspec.DecodeError, binascii.Error, ValueError) as error:
-                    yield batch, block.read_bytes  # what is before it
+                    yield batch, block.read_bytes  # the events before it
                     raise InvalidArgumentError(f"line {number:,} of {self._name} is not an event: {error}") from None
                 batch.events.append(event)
                 batch.segment_ids.append(row.segment_id)
@@ -82,9 +82,9 @@ def _row(segment_id: int | None, offset: int | None, key: str | None, event: byt
 
 def _event(row: _JsonRow) -> bytes:
     if row.text is not None and row.base64 is not None:
-        raise ValueError("it has both `text` and `base64`: one of them is the event")
+        raise ValueError("it has both `text` and `base64`: remove one of them")
     if row.text is not None:
         return row.text.encode()
     if row.base64 is not None:
         return base64.b64decode(row.base64, validate=True)
-    raise ValueError("it has neither `text` nor `base64`; `nadi write` stores lines as they are")
+    raise ValueError("it has neither `text` nor `base64`: to store lines as they are, use `nadi write`")

@@ -1,4 +1,4 @@
-"""Parquet, by pyarrow: the columns segment_id, offset, key and event, in row groups of some megabytes."""
+"""Parquet files with columns segment_id, offset, key and event, in row groups of some megabytes, by pyarrow."""
 
 from __future__ import annotations
 
@@ -19,54 +19,56 @@ _COLUMNS = {"segment_id": pa.int64(), "offset": pa.int64(), "key": pa.string(), 
 
 
 class Writer:
-    """Holds one row group, and hands it on once it is full."""
+    """Buffers one row group and writes it when it is full."""
 
     def __init__(self, file: Path, about: dict[str, str]) -> None:
         metadata = {f"nadi.{name}": text for name, text in about.items()}
         self._schema = pa.schema(list(_COLUMNS.items()), metadata)
-        self._writer = pq.Writer(
+        self._writer = pq.ParquetWriter(
             file, self._schema, compression="zstd", use_dictionary=["segment_id", "key"], write_page_checksum=True
         )
-        self._held: list[Any] = []
-        self._held_rows = self._held_bytes = 0
+        self._batches: list[Any] = []
+        self._buffered_rows = self._buffered_bytes = 0
 
     def write(self, batch: ExportBatch) -> None:
         size = batch.size_bytes
-        if self._held_rows + len(batch) > _GROUP_ROWS or self._held_bytes + size > _GROUP_BYTES:
-            self._hand_on()
+        if self._buffered_rows + len(batch) > _GROUP_ROWS or self._buffered_bytes + size > _GROUP_BYTES:
+            self._write_group()
         columns = [batch.segment_ids, batch.offsets, batch.keys, batch.events]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, _COLUMNS.values(), strict=True)]
-        self._held.append(pa.record_batch(arrays, schema=self._schema))
-        self._held_rows += len(batch)
-        self._held_bytes += size
+        self._batches.append(pa.record_batch(arrays, schema=self._schema))
+        self._buffered_rows += len(batch)
+        self._buffered_bytes += size
 
-    def _hand_on(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
-            self._held, self._held_rows, self._held_bytes = [], 0, 0
+    def _write_group(self) -> None:
+        if self._batches:
+            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
+            self._batches, self._buffered_rows, self._buffered_bytes = [], 0, 0
 
     def close(self) -> None:
-        self._hand_on()
+        self._write_group()
         self._writer.close()
 
 
 class Reader:
-    """Any file with a column `event` of bytes or text will do."""
+    """Reads any file with a column `event` of bytes or string."""
 
     def __init__(self, file: Path) -> None:
         self._size = file.stat().st_size
         try:
             self._file = pq.ParquetFile(file, buffer_size=MIB, pre_buffer=False, page_checksum_verification=True)
         except pa.ArrowException as error:
-            raise InvalidArgumentError(f"{file} can't be read as Parquet: {error}") from None
+            raise InvalidArgumentError(f"can't read {file} as Parquet: {error}") from None
         schema = self._file.schema_arrow
         if "event" not in schema.names:
             self._file.close()
-            raise InvalidArgumentError(f"{file} has no column `event`, but {', '.join(schema.names[:20])}")
+            raise InvalidArgumentError(
+                f"{file} lacks the column `event`: its columns are {', '.join(schema.names[:20])}"
+            )
         self._names = [name for name in _COLUMNS if name in schema.names]
-        if twice := [name for name in self._names if schema.names.count(name) > 1]:
+        if repeated := [name for name in self._names if schema.names.count(name) > 1]:
             self._file.close()
-            raise InvalidArgumentError(f"{file} has more than one column `{twice[0]}`")
+            raise InvalidArgumentError(f"{file} has several columns named `{repeated[0]}`: rename all but one")
         for name in self._names:
             if not _fits(schema.field(name).type, name):
                 self._file.close()
@@ -74,31 +76,31 @@ class Reader:
                 raise InvalidArgumentError(f"column `{name}` of {file} is of type {kind}, not {_COLUMNS[name]}")
 
     def __iter__(self) -> Iterator[tuple[ExportBatch, int]]:
-        rows, whole = 0, max(1, self._file.metadata.num_rows)
+        rows, total = 0, max(1, self._file.metadata.num_rows)
         try:
-            for found in self._batches():
-                rows += found.num_rows
-                events = found.column("event")
+            for batch in self._read_batches():
+                rows += batch.num_rows
+                events = batch.column("event")
                 if events.null_count:
-                    at = rows - found.num_rows + events.is_null().index(True).as_py() + 1
-                    raise InvalidArgumentError(f"row {at:,} has a null as `event`, which is none: leave it out")
-                unknown = [None] * found.num_rows
+                    at = rows - batch.num_rows + events.is_null().index(True).as_py() + 1
+                    raise InvalidArgumentError(f"the `event` of row {at:,} is null: remove the row")
+                unknown = [None] * batch.num_rows
                 others: list[Any] = [
-                    found.column(name).to_pylist() if name in self._names else unknown
+                    batch.column(name).to_pylist() if name in self._names else unknown
                     for name in ("segment_id", "offset", "key")
                 ]
-                values = [one.encode() if isinstance(one, str) else one for one in events.to_pylist()]
-                yield ExportBatch(values, *others), self._size * rows // whole
+                values = [event.encode() if isinstance(event, str) else event for event in events.to_pylist()]
+                yield ExportBatch(values, *others), self._size * rows // total
         except UnicodeDecodeError as error:
-            raise InvalidArgumentError(f"a text in the file is not UTF-8: {error}") from None
+            raise InvalidArgumentError(f"the file contains a string that isn't valid UTF-8: {error}") from None
         except (pa.ArrowException, OSError) as error:
-            raise InvalidArgumentError(f"the file can't be read further: {error}") from None
+            raise InvalidArgumentError(f"can't read the rest of the file: {error}") from None
 
-    def _batches(self) -> Iterator[Any]:
-        """Of each row group so many rows at once as have some megabytes: others' groups are of any size."""
-        about = self._file.metadata
-        for number in range(about.num_row_groups):
-            group = about.row_group(number)
+    def _read_batches(self) -> Iterator[Any]:
+        """Read some megabytes at a time, as row groups of other programs have any size."""
+        metadata = self._file.metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
             rows = group.num_rows * _READ_BYTES // max(1, group.total_byte_size)
             at_once = min(_READ_ROWS, max(1, rows))
             yield from self._file.iter_batches(at_once, row_groups=[number], columns=self._names)

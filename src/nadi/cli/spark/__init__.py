@@ -1,1 +1,1 @@
-"""`nadi spark`: options, mirrored checkpoints, and an archive with which sessions start faster."""
+"""`nadi spark`: Spark options, mirrored checkpoints, and a class archive that speeds up the start of sessions."""

@@ -1,4 +1,4 @@
-"""`nadi spark`: what `format("nadi")` and `format("pravega")` may be given, mirrored checkpoints, faster sessions."""
+"""`nadi spark`: options of `format("nadi")` and `format("pravega")`, mirrored checkpoints, and the class archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.options import Scope
-from nadi.cli.printing import Form, errors_told, say, show
+from nadi.cli.printing import Form, reporting_errors, say, show
 from nadi.cli.session import Resource, awaited
 from nadi.errors import InvalidArgumentError, NadiError
 
@@ -25,25 +25,27 @@ _REHEARSAL_S = 600.0
 
 @spark_app.command("options")
 def show_options(
-    name: Annotated[str, typer.Option("--format", help="nadi or pravega: defaults differ.")] = "nadi",
-    use: Annotated[str | None, typer.Option(help="Only those of read, readStream, write or writeStream.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table of the guide, for both formats.")] = False,
+    name: Annotated[str, typer.Option("--format", help="nadi or pravega; their defaults differ.")] = "nadi",
+    use: Annotated[
+        str | None, typer.Option(help="List only options of read, readStream, write or writeStream.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table for both formats.")] = False,
     form: Form = Form.TABLE,
 ) -> None:
-    """List the options of Spark's reads and writes: where each has an effect, its default, its meaning."""
+    """List the options of Spark reads and writes: where each applies, its default, its meaning."""
     from nadi.spark.options.table import OPTIONS, SparkFormat, default_in, uses_text
     from nadi.spark.options.table import markdown as as_markdown
 
     if markdown:
         if use is not None or form is not Form.TABLE:
-            raise InvalidArgumentError("--markdown is all there is: leave out --use, --json and -o")
+            raise InvalidArgumentError("--markdown can't be combined with --use, --json or -o: omit them")
         say(as_markdown().rstrip("\n"))
         return
-    if name not in {one.value for one in SparkFormat}:
-        raise InvalidArgumentError(f"there is no format {name[:40]!r}: there are nadi and pravega")
+    if name not in {known.value for known in SparkFormat}:
+        raise InvalidArgumentError(f"unknown format {name[:40]!r}: use nadi or pravega")
     uses = ("read", "readStream", "write", "writeStream")
     if use is not None and use not in uses:
-        raise InvalidArgumentError(f"options aren't given to {use[:40]!r}, but to {', '.join(uses)}")
+        raise InvalidArgumentError(f"unknown use {use[:40]!r}: use one of {', '.join(uses)}")
     rows = [
         {
             "option": option.name,
@@ -59,19 +61,21 @@ def show_options(
 
 
 @spark_app.command("archive")
-def make_archive(delete: Annotated[bool, typer.Option("--delete", help="Delete it instead.")] = False) -> None:
-    """Archive Spark's classes, so that sessions of nadi.spark.tuned start in half the time. Takes half a minute, and
-    190 MB in ~/.cache/nadi."""
-    with errors_told(OSError):
+def make_archive(delete: Annotated[bool, typer.Option("--delete", help="Delete the archive.")] = False) -> None:
+    """Create an archive of Spark's classes, so that sessions of nadi.spark.tuned start in half the time.
+
+    It takes half a minute, and 190 MB in ~/.cache/nadi.
+    """
+    with reporting_errors(OSError):
         if delete:
             say(delete_archive())
             return
-        say("Spark runs once, for half a minute, and Java notes which classes it needs...")
+        say("Running Spark once to record which classes it loads (about 30 s)...")
         say(write_archive())
 
 
 def write_archive() -> str:
-    """Write it, in place of an older one; what to tell the user. NadiError if that fails."""
+    """Write the archive, replacing an older one; return a message for the user. NadiError if that fails."""
     file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -80,14 +84,14 @@ def write_archive() -> str:
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    return f"{file} has {file.stat().st_size / 1e6:,.0f} MB: sessions of nadi.spark.tuned use it from now on"
+    return f"wrote {file} ({file.stat().st_size / 1e6:,.0f} MB): sessions of nadi.spark.tuned use it automatically"
 
 
 def delete_archive() -> str:
-    """What to tell the user."""
+    """Delete the archive; return a message for the user."""
     file = _file()
     if not file.is_file():
-        return f"there is none: {file}"
+        return f"{file} doesn't exist"
     file.unlink()
     return f"deleted {file}"
 
@@ -97,10 +101,10 @@ def _rehearse(draft: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_REHEARSAL_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise NadiError(f"Spark did not end within {_REHEARSAL_S:.0f} s: nothing was written") from error
+        raise NadiError(f"Spark didn't finish within {_REHEARSAL_S:.0f} s: no archive was written") from error
     if done.returncode or not draft.is_file():
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-        raise NadiError(f"Java wrote no archive (it takes Java 17 or newer):\n{last}")
+        raise NadiError(f"Java didn't write an archive (Java 17 or newer is required):\n{last}")
 
 
 def _file() -> Path:
@@ -109,9 +113,9 @@ def _file() -> Path:
     try:
         file = archive_file()
     except ImportError as error:
-        raise NadiError("there is no pyspark here: pip install 'nadi[spark]'") from error
+        raise NadiError("pyspark is not installed: pip install 'nadi[spark]'") from error
     if file is None:
-        raise NadiError("there is no Java here: set JAVA_HOME, or install one (Java 17 or newer)")
+        raise NadiError("Java was not found: install Java 17 or newer, or set JAVA_HOME")
     return file
 
 
@@ -121,17 +125,17 @@ def _file() -> Path:
 def _rows(manager: StreamManager, scope: str) -> Any:
     from nadi.spark.mirror import all_mirrored
 
-    kept, unreadable = awaited(manager, lambda core: all_mirrored(core, scope))
+    checkpoints, unreadable = awaited(manager, lambda core: all_mirrored(core, scope))
     rows = [
         {
-            "name": one.name,
-            "query": one.query_id,
-            "batch": one.batch,
-            "files": one.files,
-            "bytes": one.size_bytes,
-            "mirrored": datetime.fromtimestamp(one.time_ms // 1000, UTC).isoformat(),
+            "name": checkpoint.name,
+            "query": checkpoint.query_id,
+            "batch": checkpoint.batch,
+            "files": checkpoint.files,
+            "bytes": checkpoint.size_bytes,
+            "mirrored": datetime.fromtimestamp(checkpoint.time_ms // 1000, UTC).isoformat(),
         }
-        for one in kept
+        for checkpoint in checkpoints
     ]
     return rows, unreadable
 
@@ -142,14 +146,17 @@ checkpoint_app = Resource(
     columns=["name", "query", "batch", "files", "bytes", "mirrored"],
     rows=_rows,
 ).app()
-spark_app.add_typer(checkpoint_app, name="checkpoint", help="Checkpoints of Spark's queries, mirrored into a scope.")
+spark_app.add_typer(checkpoint_app, name="checkpoint", help="Manage Spark checkpoints that are mirrored into a scope.")
 
 
 @checkpoint_app.command("restore")
 def restore_checkpoint(manager: StreamManager, scope: Scope, name: str, folder: str) -> None:
-    """Write a mirrored checkpoint into a new folder, from which the query continues."""
+    """Restore a mirrored checkpoint into a new folder, from which the query can continue."""
     from nadi.spark.mirror import restore
 
-    with errors_told(OSError):
-        one = awaited(manager, lambda core: restore(core, scope, name, folder))
-    say(f"batch {one.batch} of query {one.query_id}, {one.files:,} files, {one.size_bytes:,} bytes in {folder}")
+    with reporting_errors(OSError):
+        checkpoint = awaited(manager, lambda core: restore(core, scope, name, folder))
+    say(
+        f"restored batch {checkpoint.batch} of query {checkpoint.query_id} to {folder}: "
+        f"{checkpoint.files:,} files, {checkpoint.size_bytes:,} bytes"
+    )

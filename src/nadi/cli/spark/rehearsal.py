@@ -1,8 +1,8 @@
-"""What a program with nadi does in Spark, once and in short, so that Java can archive the classes it takes.
+"""A short typical Spark program with nadi, run so that Java can archive the classes it loads.
 
     python -m nadi.cli.spark.rehearsal FILE
 
-writes them into FILE: a session that reads a stream, aggregates it, copies it into another by a query, writes files.
+writes them to FILE. Its session reads a stream, aggregates it, copies it to another one with a query, and writes files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DUMP_S = 300.0
 
 
 def rehearse(archive: Path) -> None:
-    """Run it, and have Java write the archive at its end."""
+    """Run the program and have Java write the archive when it ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -37,8 +37,8 @@ def rehearse(archive: Path) -> None:
             _programs(spark, manager, {"controller": server.controller_uri, "scope": "rehearsal"}, folder)
             spark.stop()
         gateway = SparkContext._gateway
-        assert gateway is not None, "the session has one"
-        gateway.proc.stdin.close()  # ends Java, which writes the archive then
+        assert gateway is not None, "the session has a gateway"
+        gateway.proc.stdin.close()  # ends Java, which then writes the archive
         gateway.proc.wait(_DUMP_S)
 
 

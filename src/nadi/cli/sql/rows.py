@@ -1,6 +1,6 @@
 """Runs a query and prints its rows as they arrive: a table of the first rows, or all of them as JSON or CSV.
 
-Every value keeps its meaning: what Python or JSON can't hold is printed as DuckDB's text of it. Callers: `nadi sql`.
+Values are never changed: those that Python or JSON can't represent are printed as DuckDB's text. Caller: `nadi sql`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _AS_TEXT = {
     "time_ns",
     "interval",
     *_MOMENTS,
-}  # Python's have microseconds, no months, no infinity
+}  # Python's types lack nanoseconds, months and infinity
 _NESTED = {"list", "array", "struct", "map", "union"}
 
 
 def run_and_print(con: duckdb.DuckDBPyConnection, query: str, form: Form) -> None:
-    """Run one query, without a semicolon at its end, and print its rows."""
+    """Run one query, without a trailing semicolon, and print its rows."""
     relation = con.sql(query)
     names, types = [str(name) for name in relation.columns], relation.types
     rows = _rows(con, query, types)
@@ -58,33 +58,33 @@ def run_and_print(con: duckdb.DuckDBPyConnection, query: str, form: Form) -> Non
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str, types: list[DuckDBPyType]) -> Iterator[tuple[Any, ...]]:
-    """The query's rows, in which a time that Python can't hold exactly, however deep, is DuckDB's text of it."""
-    wanted = [_cast_to(kind) for kind in types]
+    """Yield the query's rows, with DuckDB's text for times that Python can't represent, at any depth."""
+    casts = [_cast_to(kind) for kind in types]
     reads = [_reader(kind) for kind in types]
-    if any(wanted):
-        columns = (f"#{at}::{kind}" if kind else f"#{at}" for at, kind in enumerate(wanted, 1))
+    if any(casts):
+        columns = (f"#{at}::{kind}" if kind else f"#{at}" for at, kind in enumerate(casts, 1))
         con.execute(f"select {', '.join(columns)} from (\n{query}\n)")
     else:
         con.execute(query)
-    while some := con.fetchmany(_AT_ONCE):
-        for row in some:
+    while batch := con.fetchmany(_AT_ONCE):
+        for row in batch:
             yield tuple(_read(read, value) for read, value in zip(reads, row, strict=True))
 
 
 def _cast_to(kind: DuckDBPyType) -> str | None:
-    """The type with texts in place of such times; None if it has none of these."""
+    """Return the type with strings in place of such times; None if it doesn't contain any."""
     if kind.id in _AS_TEXT:
         return "varchar"
     if kind.id not in _NESTED - {"union"}:
         return None
-    children = [(name, one) for name, one in kind.children if isinstance(one, DuckDBPyType)]
-    casts = [_cast_to(one) for _, one in children]
+    children = [(name, child) for name, child in kind.children if isinstance(child, DuckDBPyType)]
+    casts = [_cast_to(child) for _, child in children]
     if not any(casts) or (kind.id == "struct" and not all(name for name, _ in children)):
         return None
-    inner = [cast or str(one) for cast, (_, one) in zip(casts, children, strict=True)]
+    inner = [cast or str(child) for cast, (_, child) in zip(casts, children, strict=True)]
     if kind.id == "struct":
         fields = (
-            f'"{name.replace(chr(34), chr(34) * 2)}" {one}' for (name, _), one in zip(children, inner, strict=True)
+            f'"{name.replace(chr(34), chr(34) * 2)}" {cast}' for (name, _), cast in zip(children, inner, strict=True)
         )
         return f"struct({', '.join(fields)})"
     if kind.id == "map":
@@ -93,26 +93,26 @@ def _cast_to(kind: DuckDBPyType) -> str | None:
 
 
 def _reader(kind: DuckDBPyType) -> Callable[[Any], Any] | None:
-    """What makes a value of a column what is printed; None if it is that already."""
+    """Return a function that converts a column's values for printing; None if they need no conversion."""
     if kind.id == "date":
         return partial(_time, date.fromisoformat)
     if kind.id in _MOMENTS:
         return partial(_time, datetime.fromisoformat)
     if kind.id not in _NESTED - {"union"}:
         return None
-    reads = {name: _reader(one) for name, one in kind.children if isinstance(one, DuckDBPyType)}
+    reads = {name: _reader(item) for name, item in kind.children if isinstance(item, DuckDBPyType)}
     if kind.id == "map" and kind.key.id == "boolean":
         reads["key"] = lambda value: "true" if value else "false"
     reads = {name: read for name, read in reads.items() if read is not None}
     if not reads:
         return None
     if kind.id == "struct":
-        return lambda value: {name: _read(reads.get(name), one) for name, one in value.items()}
+        return lambda value: {name: _read(reads.get(name), item) for name, item in value.items()}
     if kind.id != "map":
-        return lambda value: [_read(reads["child"], one) for one in value]
-    if kind.key.id in _NESTED:  # Python has no such keys: DuckDB makes lists of them, and of the values
-        return lambda value: {name: [_read(reads.get(name), one) for one in some] for name, some in value.items()}
-    return lambda value: {_read(reads.get("key"), key): _read(reads.get("value"), one) for key, one in value.items()}
+        return lambda value: [_read(reads["child"], item) for item in value]
+    if kind.key.id in _NESTED:  # not hashable in Python: DuckDB returns lists of keys and of values
+        return lambda value: {name: [_read(reads.get(name), item) for item in items] for name, items in value.items()}
+    return lambda value: {_read(reads.get("key"), key): _read(reads.get("value"), item) for key, item in value.items()}
 
 
 def _read(read: Callable[[Any], Any] | None, value: Any) -> Any:
@@ -127,7 +127,7 @@ def _time(parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
-    keys = [str(number) for number in range(len(names))]  # two columns may have one name
+    keys = [str(number) for number in range(len(names))]  # column names may repeat
     first = [dict(zip(keys, map(_shown, row), strict=True)) for row in islice(rows, _IN_TABLE)]
     if not first:
         say("no rows")
@@ -137,29 +137,29 @@ def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
         column.header = name
     output().print(table)
     if next(rows, None) is not None:
-        warn(f"these are the first {_IN_TABLE:,} rows: -o csv and -o json print all")
+        warn(f"only the first {_IN_TABLE:,} rows are shown: use -o csv or -o json for all")
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names of columns as keys of an object: a name that is there already gets a number, as DuckDB's tables have.
+    """Make column names distinct by appending numbers, as DuckDB does.
 
     >>> _distinct(["a", "b", "a", "a_1"])
     ['a', 'b', 'a_2', 'a_1']
     """
     keys: list[str] = []
     for name in names:
-        free = (one for number in count(1) if (one := f"{name}_{number}") not in names and one not in keys)
+        free = (key for number in count(1) if (key := f"{name}_{number}") not in names and key not in keys)
         keys.append(name if name not in keys else next(free))
     return keys
 
 
 def _finite(value: Any) -> Any:
-    """The value with NaN and the infinities in it, which JSON lacks, as the texts that Spark and Protobuf write."""
+    """Replace NaN and infinities, which JSON lacks, by the strings that Spark and Protobuf use."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {_finite(key): _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {_finite(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _encoded(value: Any) -> str:
@@ -167,7 +167,7 @@ def _encoded(value: Any) -> str:
 
 
 def _nested(value: Any) -> str:
-    """A list, struct or map within a field of CSV: JSON."""
+    """Encode a list, struct or map as JSON within a CSV field."""
     return _encoded(_finite(value))
 
 
@@ -182,5 +182,5 @@ def _text(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A field of CSV; an empty text has quotes, and NULL is nothing."""
-    return '"' + text.replace('"', '""') + '"' if not text or any(one in text for one in ',"\r\n') else text
+    """Quote a CSV field if needed; quotes distinguish an empty string from NULL."""
+    return '"' + text.replace('"', '""') + '"' if not text or any(char in text for char in ',"\r\n') else text

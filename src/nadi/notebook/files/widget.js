@@ -59,7 +59,7 @@ function follow(host, themed, signal) {
   const set = () => {
     host.dataset.theme = isDark() ? "dark" : "light";
     forgetColours();
-    themed.tell();
+    themed.emit();
   };
   const seen = new MutationObserver(set);
   seen.observe(body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
@@ -138,9 +138,9 @@ function stream(kernel, signal) {
     known.spans = known.eventTime ? stepsOf(found.segments, known) : spansOf(found.segments, found.loads, isSealed ? (tail.time ?? serverNow()) : serverNow());
     delete known.troubles.spans;
     if (withPlaces) Object.assign(known, { places: true, bookmarks: found.bookmarks ?? [], slices: found.slices ?? [] });
-    changed.tell("spans");
-    if (withPlaces) changed.tell("places");
-    changed.tell("span");
+    changed.emit("spans");
+    if (withPlaces) changed.emit("places");
+    changed.emit("span");
   }
 
   async function looking() {
@@ -151,7 +151,7 @@ function stream(kernel, signal) {
         } catch (error) {
           if (signal.aborted) return;
           known.troubles.spans = error;
-          changed.tell("spans");
+          changed.emit("spans");
         }
       }
       await new Promise((resolve) => setTimeout(resolve, KNOWN_MS));
@@ -164,7 +164,7 @@ function stream(kernel, signal) {
     use(by) {
       Object.assign(known, { by, head: null, tail: null, eventTime: null });
       looks = 0;
-      changed.tell("by");
+      changed.emit("by");
     },
   };
 }

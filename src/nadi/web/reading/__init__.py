@@ -1,5 +1,5 @@
-"""What the page reads with the client library: loaded when the first question about data comes.
+"""Data of the page that needs the client library, which is loaded with this package on the first request for data.
 
-Owns: when bytes came (`times`), events as they come (`tail`) and as they came (`playing`, segment by segment in
-`lanes`), and how they go to a browser (`payloads`). Never sees: HTTP.
+Owns: arrival times of bytes (`times`), the tail (`tail`), replay (`playing`, which reads each segment with `lanes`),
+and the form of events for a browser (`payloads`). Never sees: HTTP.
 """

@@ -1,4 +1,5 @@
-"""How an event goes to a browser: as text if it is UTF-8, in Base64 otherwise; pictures by what they begin with."""
+"""Converts events for a browser: text if valid UTF-8, otherwise Base64; pictures are recognized by their first
+bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _PICTURES = (
 
 
 def media_of(data: bytes) -> str:
-    """The media type of a picture; "" for anything else.
+    """Return the media type of a picture; "" for other data.
 
     >>> media_of(b"\\xff\\xd8\\xff\\xe0"), media_of(b"{}")
     ('image/jpeg', '')
@@ -37,7 +38,7 @@ def media_of(data: bytes) -> str:
 
 
 def seen(data: bytes, segment: int, offset: int, time_ms: int, due_ms: int | None = None) -> EventSeen:
-    """The event as it is sent; what is too long for a browser is cut off."""
+    """Convert an event, truncating data too large for a browser."""
     due = UNSET if due_ms in (None, time_ms) else due_ms
     media = media_of(data[:16])
     most = PAGE_PICTURE_BYTES if media else PAGE_TEXT_BYTES
@@ -56,8 +57,8 @@ def size_of(event: EventSeen) -> int:
 
 
 def pause_s(events: Sequence[EventSeen]) -> float:
-    """How long the next batch waits for these to be shown: a picture no longer than a video's does, many events so long
-    that a browser isn't kept busy.
+    """Return how long to wait after this batch: the duration of a video frame for a picture, and longer for many events
+    so that the browser isn't overloaded.
 
     >>> pause_s([]), pause_s([EventSeen(0, 0, 0)] * 200)
     (0.015, 0.04)
@@ -67,7 +68,7 @@ def pause_s(events: Sequence[EventSeen]) -> float:
 
 
 def _text(data: bytes, *, is_cut: bool) -> str | None:
-    """None if it isn't UTF-8; a character that was cut through is left out."""
+    """Decode text, dropping a truncated last character; None if it isn't UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,10 +1,10 @@
-"""When the bytes of a segment came, as its time index tells: to a second or so, and to ten where little came; or when
-their events happened, by another clock of that index, to a stretch of events.
+"""Arrival times of a segment's bytes from its time index, accurate to a second, or to ten at low rates; or event times,
+from another clock of that index.
 
-An entry (moment, offset) says that all bytes before the offset came before that moment, and those behind it at that
-moment or later. Between two entries bytes are taken to have come evenly, but not over a longer time than an entry
-covers: a second if that is many bytes, ten seconds if it is few. So an hour without any isn't spread over what came
-after it. By the events' own time, a LATEST clock, an event that came late counts as one of the latest time before it.
+An entry (moment, offset) means that all bytes before the offset arrived before that moment, and later bytes at or after
+it. Times between entries are interpolated, but over no longer than an entry covers (a second at high rates, ten at low
+rates), so that a long pause isn't spread over the bytes after it. With event times, a LATEST clock, a late event counts
+with the latest time before it.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ from nadi.naming import segment_name
 from nadi.wire import commands as wire
 from nadi.wire.time_index import ARRIVAL, Moments, clock_of, earliest_of, is_earliest
 
-_LOOK_BACK_BYTES = 64 * KIB  # in which there is an entry, unless what comes in a second is more than that:
-_FARTHER = 16  # times as far then
-_BEFORE, _BEHIND, _MADE = 2, 1, 0  # the cut: which byte tells when the stream stood there
+_LOOK_BACK_BYTES = 64 * KIB  # contains an entry, unless more bytes arrive in a second:
+_LOOK_BACK_FACTOR = 16  # then look this many times farther back
+_BEFORE, _AFTER, _CREATED = 2, 1, 0  # which byte determines a cut's time: before it, after it, or none
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 BY_ARRIVAL, BY_EVENT_TIME = "arrival", "event-time"
 
 
 async def event_time_of(manager: StreamManager, scope: str, stream: str, by: str | None) -> EventTime | None:
-    """The field with the time by which a stream is shown; None for arrival. by: BY_ARRIVAL, BY_EVENT_TIME, or None for
-    the latter where the stream has a field. InvalidArgumentError."""
+    """Return the event time by which to show a stream; None for arrival. by: BY_ARRIVAL, BY_EVENT_TIME, or None for
+    event time if the stream defines it. InvalidArgumentError."""
     _check_by(by)
     if by == BY_ARRIVAL:
         return None
     event_time = (await stores_of(manager).controller.stream_configuration(scope, stream)).event_time
     if event_time is None and by == BY_EVENT_TIME:
         raise InvalidArgumentError(
-            f"{scope}/{stream} names no field with its events' time: name one by update_stream(event_time=...), or ask "
-            f"by {BY_ARRIVAL}"
+            f"{scope}/{stream} doesn't define an event time: set one with update_stream(event_time=...), or use "
+            f"by={BY_ARRIVAL}"
         )
     if event_time is not None:
-        await asyncio.to_thread(import_module, "nadi.client.stream_cuts.event_index")  # its imports take a while
+        await asyncio.to_thread(import_module, "nadi.client.stream_cuts.event_index")  # a slow import
     return event_time
 
 
 def _check_by(by: str | None) -> None:
     if by not in (None, BY_ARRIVAL, BY_EVENT_TIME):
-        raise InvalidArgumentError(f"by is {BY_ARRIVAL} or {BY_EVENT_TIME}, not {by[:40]!r}")
+        raise InvalidArgumentError(f"invalid by {by[:40]!r}: use {BY_ARRIVAL} or {BY_EVENT_TIME}")
 
 
 def clock_by(event_time: EventTime | None) -> int:
@@ -72,7 +72,7 @@ def clock_by(event_time: EventTime | None) -> int:
 
 
 async def entries(stores: SegmentStores, segment: str, start: int, end: int, clock: int) -> Moments | None:
-    """As `list_moments`, in ms by each clock: what happened before a moment did before that ms."""
+    """Like `list_moments`, but in ms by each clock; rounding preserves the meaning of "before"."""
     page = await list_moments(stores, segment, start, end, clock)
     if page is None or clock == ARRIVAL:
         return page
@@ -80,7 +80,7 @@ async def entries(stores: SegmentStores, segment: str, start: int, end: int, clo
 
 
 async def first_ms(stores: SegmentStores, segment: str, start: int, clock: int) -> int | None:
-    """The earliest time of the events behind there, as far as they are in the index of a LATEST clock."""
+    """Return the earliest indexed time of the events from `start` on, by the EARLIEST clock of a LATEST one."""
     page = await entries(stores, segment, start, start + 1, earliest_of(clock))
     if page is not None and page.start > start:
         page = await entries(stores, segment, page.start, page.start + 1, earliest_of(clock))
@@ -88,46 +88,46 @@ async def first_ms(stores: SegmentStores, segment: str, start: int, clock: int) 
 
 
 async def is_indexed(stores: SegmentStores, segment: str, clock: int) -> bool:
-    """Whether the times of all events of a segment are in the index of a LATEST clock."""
-    request = wire.LocateMoment(0, segment, EVENT_TIME_MIN, earliest_of(clock), "")  # answered with its end if not
+    """Return whether the index of a LATEST clock covers all events of a segment."""
+    request = wire.LocateMoment(0, segment, EVENT_TIME_MIN, earliest_of(clock), "")  # returns the index's end otherwise
     offset = (await stores.ask(request, wire.MomentLocated)).offset
     return offset == (await segment_info(stores, segment)).start_offset
 
 
 class LaneTimes:
-    """Of one segment. `of` is asked for offsets in order. begins_ms: nothing came earlier. start: of the segment, as
-    it was when asked. clock: ARRIVAL, or a LATEST one for the events' own times."""
+    """Times of one segment. Call `of` with increasing offsets. begins_ms: lower bound of times. start: the segment's
+    start offset at the last request. clock: ARRIVAL, or a LATEST one for event times."""
 
     def __init__(self, stores: SegmentStores, segment: str, begins_ms: int, clock: int = ARRIVAL) -> None:
         self._stores, self._segment, self._begins_ms, self._clock = stores, segment, begins_ms, clock
         self.start = 0
-        self._from = self._known = 0  # bytes in between are known: up to an entry, the moment of which is
+        self._from = self._known = 0  # the range of known bytes, ending at an entry whose moment is
         self._last_ms = begins_ms
-        self._at: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)  # offsets, and the moments at them
+        self._at: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)  # offsets, and their moments
         self._moments: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)
 
     async def of(self, offsets: Numbers, end: int) -> Numbers:
-        """When the bytes at these offsets, and up to `end`, came: in ms since 1970, never earlier than those before; 0
-        if unknown."""
+        """Return the times of the bytes at these offsets, the last ending at `end`, in ms since 1970 and never
+        decreasing; 0 if unknown."""
         if not len(offsets):
             return offsets
         start = int(offsets[0])
         if not self._from <= start <= self._known:
-            await self._go_to(start)
+            await self._seek(start)
         if end > self._known:
-            await self._go_on(start, end)
+            await self._extend(start, end)
         if not len(self._at):
             return np.full(len(offsets), self._last_ms, np.int64)
-        found: Numbers = np.interp(offsets, self._at, self._moments).astype(np.int64)
-        return found
+        times: Numbers = np.interp(offsets, self._at, self._moments).astype(np.int64)
+        return times
 
     @property
     def has_any(self) -> bool:
-        """Whether there were bytes where it looked."""
+        """Whether the range contained bytes."""
         return len(self._at) > 0
 
-    async def _go_to(self, start: int) -> None:
-        """Begin at the last entry up to there, or where the segment begins."""
+    async def _seek(self, start: int) -> None:
+        """Start at the last entry up to this offset, or at the segment's start."""
         self._at = self._moments = np.zeros(0)
         offset, back = start, _LOOK_BACK_BYTES
         while offset > 0:
@@ -140,92 +140,91 @@ class LaneTimes:
                 self._from = self._known = int(page.offsets[before - 1])
                 self._last_ms = int(page.moments[before - 1])
                 return
-            offset, back = offset if offset > page.start else 0, back * _FARTHER
+            offset, back = offset if offset > page.start else 0, back * _LOOK_BACK_FACTOR
         self._from, self._known, self._last_ms = 0, 0, self._begins_ms
 
-    async def _go_on(self, start: int, end: int) -> None:
-        """Learn the moments of the bytes up to `end` at least, and forget those before `start`."""
+    async def _extend(self, start: int, end: int) -> None:
+        """Read the moments of the bytes up to `end` at least, and drop those before `start`."""
         first = max(int(np.searchsorted(self._at, start, side="right")) - 1, 0)
-        places, moments = self._at[first:].tolist(), self._moments[first:].tolist()
+        offsets, moments = self._at[first:].tolist(), self._moments[first:].tolist()
         while end > self._known:
             page = await entries(self._stores, self._segment, self._known, end, self._clock)
             if page is None:
                 break
             self.start = page.start
-            if page.start >= end:  # what was asked for is truncated away: the first byte that is left
+            if page.start >= end:  # the range is truncated: use the first remaining byte
                 self._known, end = page.start, page.start + 1
                 continue
             self._known = max(self._known, page.start)
             for moment, until in await self._entries(page, end):
                 if moment > 0 or self._clock:
                     longest = TIME_INDEX_MS if until - self._known > 2 * TIME_INDEX_BYTES else TIME_INDEX_MOST_MS
-                    places += [self._known, max(until - 0.5, self._known)]
+                    offsets += [self._known, max(until - 0.5, self._known)]
                     moments += [self._last_ms if self._clock else max(self._last_ms, moment - longest), moment - 1]
                 self._last_ms, self._known = moment, until
             if page.is_last:
                 break
-        self._at, self._moments = np.array(places), np.maximum.accumulate(np.array(moments))
+        self._at, self._moments = np.array(offsets), np.maximum.accumulate(np.array(moments))
 
     async def _entries(self, page: Moments, end: int) -> list[tuple[int, int]]:
-        found = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
-        last_ms, reached = found[-1] if found else (self._last_ms, max(page.start, self._known))
+        listed = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
+        last_ms, indexed = listed[-1] if listed else (self._last_ms, max(page.start, self._known))
         if (
-            page.is_last and page.appended_ms and reached < end and not self._clock
-        ):  # the latest bytes have no entry yet
+            page.is_last and page.appended_ms and indexed < end and not self._clock
+        ):  # the latest bytes aren't indexed yet
             length = (await segment_info(self._stores, self._segment)).write_offset
-            if length > reached:
-                found.append((max(page.appended_ms + 1, last_ms), length))
-        return found
+            if length > indexed:
+                listed.append((max(page.appended_ms + 1, last_ms), length))
+        return listed
 
 
 class CutTimes:
-    """When streams stood at cuts. What there is to know of a stream's segments it asks once. by: as in
-    `event_time_of`."""
+    """Times of cuts. It requests the segments of each stream only once. by: as in `event_time_of`."""
 
     def __init__(self, manager: StreamManager, by: str | None = None) -> None:
         _check_by(by)
         self._manager, self._stores, self._by = manager, stores_of(manager), by
-        self._turns = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
-        self._made_ms: dict[str, dict[int, int]] = {}
+        self._slots = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+        self._created_ms: dict[str, dict[int, int]] = {}
         self._event_times: dict[str, EventTime | None] = {}
 
     async def of(self, cut: StreamCut) -> int | None:
-        """When the last byte before the cut came; if there is none, the first one behind it; and if there is neither,
-        when its segments were made. In ms since 1970; None if that isn't known, as by a time that its events haven't.
+        """Return the time of the last byte before the cut, or else of the first byte after it, or else of the segments'
+        creation. In ms since 1970; None if unknown, for example if the events lack an event time.
 
-        Of very many segments those with most bytes before the cut are asked. It is told as `LaneTimes` does: no byte
-        behind the cut in the same segment is told to have come earlier.
+        Only the segments with most bytes before the cut are considered if there are very many. Times are those of
+        `LaneTimes`: no later byte of the same segment gets an earlier time.
         """
-        made_ms: dict[int, int] = {}
+        created_ms: dict[int, int] = {}
         try:
             clock = clock_by(await self._event_time(cut))
         except InvalidArgumentError:
             return None
         if clock == ARRIVAL and any(offset <= _LOOK_BACK_BYTES for offset in cut.positions.values()):
-            made_ms = await self._made(cut)
-        most = nlargest(PAGE_CUT_SEGMENTS, cut.positions.items(), key=lambda one: one[1])
-        asked = (self._at(cut, segment, offset, made_ms.get(segment, 0), clock) for segment, offset in most)
-        found = [(kind, at_ms) for kind, at_ms in await asyncio.gather(*asked) if at_ms is not None]
-        best = max((kind for kind, _ in found), default=_MADE)
-        moments = [at_ms for kind, at_ms in found if kind == best]
+            created_ms = await self._created(cut)
+        most = nlargest(PAGE_CUT_SEGMENTS, cut.positions.items(), key=lambda position: position[1])
+        requests = (self._at(cut, segment, offset, created_ms.get(segment, 0), clock) for segment, offset in most)
+        times = [(kind, at_ms) for kind, at_ms in await asyncio.gather(*requests) if at_ms is not None]
+        best = max((kind for kind, _ in times), default=_CREATED)
+        moments = [at_ms for kind, at_ms in times if kind == best]
         return max(moments) if best == _BEFORE else min(moments, default=None)
 
     async def _at(
         self, cut: StreamCut, segment: int, offset: int, begins_ms: int, clock: int
     ) -> tuple[int, int | None]:
         name, byte = segment_name(cut.scope, cut.stream, segment), max(offset - 1, 0)
-        async with self._turns:
+        async with self._slots:
             try:
                 if clock:
                     begins = await first_ms(self._stores, name, 0, clock)
                     if begins is None:
-                        return _MADE, None
+                        return _CREATED, None
                     begins_ms = begins
                 times = LaneTimes(self._stores, name, begins_ms, clock)
                 (at_ms,) = await times.of(np.array([byte], np.int64), byte + 1)
             except NotFoundError:
-                return _MADE, None
-        kind = _BEFORE if offset > times.start else _BEHIND if times.has_any else _MADE
+                return _CREATED, None
+        kind = _BEFORE if offset > times.start else _AFTER if times.has_any else _CREATED
         return kind, int(at_ms) if at_ms > 0 or clock else None
 
     async def _event_time(self, cut: StreamCut) -> EventTime | None:
@@ -233,16 +232,16 @@ class CutTimes:
         if key not in self._event_times:
             try:
                 self._event_times[key] = await event_time_of(self._manager, cut.scope, cut.stream, self._by)
-            except (NotFoundError, AccessDeniedError):  # as in `_made`
+            except (NotFoundError, AccessDeniedError):  # as in `_created`
                 self._event_times[key] = None
         return self._event_times[key]
 
-    async def _made(self, cut: StreamCut) -> dict[int, int]:
+    async def _created(self, cut: StreamCut) -> dict[int, int]:
         key = f"{cut.scope}/{cut.stream}"
-        if key not in self._made_ms:
+        if key not in self._created_ms:
             try:
                 history = await self._manager.segment_history(cut.scope, cut.stream)
-            except (NotFoundError, AccessDeniedError):  # a place of a stream that is gone, or that one may not look at
+            except (NotFoundError, AccessDeniedError):  # the stream was deleted, or isn't accessible
                 history = []
-            self._made_ms[key] = {one.segment_id: one.created_ms for one in history}
-        return self._made_ms[key]
+            self._created_ms[key] = {each.segment_id: each.created_ms for each in history}
+        return self._created_ms[key]

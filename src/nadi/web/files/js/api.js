@@ -1,32 +1,32 @@
-// What the server is asked: with the user's own credentials, put into each request by this page alone. No cookies, and
-// nothing that a browser would send by itself, so no other site can act in the user's name.
+// Requests to the server, with the user's credentials added by this page. Cookies and credentials that browsers send by
+// themselves aren't used, so that no other site can act on behalf of the user.
 
 import { event } from "./events.js";
-import { serverTold } from "./now.js";
+import { setServerTime } from "./now.js";
 import { Lost, Refused } from "./problems.js";
 
 export { Lost, Refused };
 
-const KEPT = "nadi-authorization";
-const ANSWER_MS = 20000; // a server that waits for another gives up before that
-const SILENCE_MS = 15000; // of a server that tells events, of which something comes every two seconds
-let authorization = sessionStorage.getItem(KEPT) ?? "";
+const STORAGE_KEY = "nadi-authorization";
+const RESPONSE_MS = 20000; // longer than a server waits for another server
+const HEARTBEAT_MS = 15000; // a server with events sends something every two seconds
+let authorization = sessionStorage.getItem(STORAGE_KEY) ?? "";
 let signingIn = null;
-let isDeclined = false; // then nobody is asked again until the page is loaded anew
+let isDeclined = false; // the user declined to sign in: ask again only after a reload
 let lostSince = null;
 
 export const changes = event(); // (isLost, since)
-export let askWho = async () => false; // set by the shell: asks for credentials, and calls `signIn`
-export function whoAsks(asks) {
-  askWho = asks;
+let requestSignIn = async () => false; // set by the shell: asks for credentials and calls `signIn`
+export function onSignIn(handler) {
+  requestSignIn = handler;
 }
 
 export const isSignedIn = () => authorization !== "";
 
 export function signIn(value, isKept) {
   authorization = value;
-  if (isKept) sessionStorage.setItem(KEPT, value);
-  else sessionStorage.removeItem(KEPT);
+  if (isKept) sessionStorage.setItem(STORAGE_KEY, value);
+  else sessionStorage.removeItem(STORAGE_KEY);
 }
 
 export function basic(user, password) {
@@ -34,82 +34,82 @@ export function basic(user, password) {
   return `Basic ${btoa(String.fromCharCode(...raw))}`;
 }
 
-// over: aborted by `signal`, or when somebody's patience is at its end.
-async function request(path, options, signal, over) {
+// timeout: from `deadline`; also aborted by `signal`.
+async function request(path, options, signal, timeout) {
   const headers = { ...(options.headers ?? {}) };
   const sent = authorization;
   if (sent) headers.Authorization = sent;
   let response;
   try {
-    response = await fetch(path, { ...options, headers, signal: over?.signal, credentials: "omit", cache: "no-store", redirect: "error" });
+    response = await fetch(path, { ...options, headers, signal: timeout?.signal, credentials: "omit", cache: "no-store", redirect: "error" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    isLost(true);
-    throw new Lost("the server does not answer");
+    setLost(true);
+    throw new Lost("the server doesn't respond");
   }
   if (response.status === 401) {
-    over?.rest(); // somebody who signs in takes longer
-    const isOther = sent !== authorization || (await whoIs());
-    over?.more();
-    if (isOther) return request(path, options, signal, over);
+    timeout?.pause(); // signing in takes longer
+    const isOther = sent !== authorization || (await signInOnce());
+    timeout?.restart();
+    if (isOther) return request(path, options, signal, timeout);
   }
   if (!response.ok) {
-    const told = await response.json().catch(() => ({}));
-    isLost(response.status === 503 && !told.error);
-    throw new Refused(response.status, told.error ?? `the server answered with ${response.status}`);
+    const body = await response.json().catch(() => ({}));
+    setLost(response.status === 503 && !body.error);
+    throw new Refused(response.status, body.error ?? `the server responded with status ${response.status}`);
   }
-  isLost(false);
-  serverTold(Date.parse(response.headers.get("date")));
+  setLost(false);
+  setServerTime(Date.parse(response.headers.get("date")));
   return response;
 }
 
-// A signal for a request: that of who asks, or of a server that says nothing for too long, as one that is stopped or
-// whose network is cut. Its time begins anew with `more`, and `rest` ends it; `done` at last.
-function patience(signal, ms) {
+// A signal for a request, aborted by the caller's signal or if the server sends nothing for too long. `restart` restarts
+// the time limit, `pause` stops it; call `done` at the end.
+function deadline(signal, ms) {
   const end = new AbortController();
   const stop = () => end.abort();
   let timer = 0;
-  const over = {
+  const timeout = {
     signal: end.signal,
-    rest: () => clearTimeout(timer),
-    more() {
-      over.rest();
+    pause: () => clearTimeout(timer),
+    restart() {
+      timeout.pause();
       timer = setTimeout(stop, ms);
     },
     done() {
-      over.rest();
+      timeout.pause();
       signal.removeEventListener("abort", stop);
     },
   };
   signal.addEventListener("abort", stop);
   if (signal.aborted) stop();
-  over.more();
-  return over;
+  timeout.restart();
+  return timeout;
 }
 
-function whoIs() {
+function signInOnce() {
   if (isDeclined) return false;
-  signingIn ??= askWho().then((is) => is || !(isDeclined = true)).finally(() => (signingIn = null));
+  signingIn ??= requestSignIn().then((is) => is || !(isDeclined = true)).finally(() => (signingIn = null));
   return signingIn;
 }
 
-function isLost(now) {
+function setLost(now) {
   if (now === (lostSince !== null)) return;
   lostSince = now ? Date.now() : null;
-  changes.tell(now, lostSince);
+  changes.emit(now, lostSince);
 }
 
 export async function ask(path, signal) {
-  const over = patience(signal ?? new AbortController().signal, ANSWER_MS);
+  const timeout = deadline(signal ?? new AbortController().signal, RESPONSE_MS);
   try {
-    const response = await request(path, {}, signal, over);
+    const response = await request(path, {}, signal, timeout);
     return await response.json();
   } catch (error) {
     if (signal?.aborted || error instanceof Refused || error instanceof Lost) throw error;
-    isLost(true);
-    throw new Lost("the server's answer broke off");
+    setLost(true);
+    throw new Lost("the server's response was interrupted");
   } finally {
-    over.done();
+    timeout.done();
   }
 }
 
@@ -123,21 +123,21 @@ export async function send(verb, path, body) {
   return response.status === 204 ? null : response.json();
 }
 
-// Server-sent events, until they end or `signal` says so: calls on(kind, data), waits for nobody. Returns the last kind.
+// Reads server-sent events until they end or `signal` is aborted. Calls on(kind, data); returns the last kind.
 export async function listen(path, on, signal) {
-  const over = patience(signal, SILENCE_MS);
+  const timeout = deadline(signal, HEARTBEAT_MS);
   let reader = null;
   let kind = "";
-  let rest = "";
+  let buffer = "";
   try {
-    const response = await request(path, { headers: { Accept: "text/event-stream" } }, signal, over);
+    const response = await request(path, { headers: { Accept: "text/event-stream" } }, signal, timeout);
     reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
-      over.more();
+      timeout.restart();
       const { value, done } = await reader.read();
       if (done) return kind;
-      const messages = (rest + value).split("\n\n");
-      rest = messages.pop();
+      const messages = (buffer + value).split("\n\n");
+      buffer = messages.pop();
       for (const message of messages) {
         let data = "";
         for (const line of message.split("\n")) {
@@ -149,41 +149,41 @@ export async function listen(path, on, signal) {
     }
   } catch (error) {
     if (signal.aborted || error instanceof Refused || error instanceof Lost) throw error;
-    throw new Lost("the connection to the server broke off");
+    throw new Lost("the connection to the server was interrupted");
   } finally {
-    over.done();
+    timeout.done();
     reader?.cancel().catch(() => {});
   }
 }
 
-// Calls `work` every so often while the page is seen, until the signal; what fails is given to `failed` and tried again.
+// Calls `work` periodically while the page is visible, until `signal` is aborted; passes errors to `failed`.
 export function every(ms, work, failed, signal) {
   let timer = 0;
-  let isAtWork = false;
-  let isWanted = false; // meanwhile: what it finds may be older than that
+  let isRunning = false;
+  let isRequested = false; // during `work`, whose result may be outdated
   async function round() {
     clearTimeout(timer);
-    if (isAtWork) isWanted = true;
-    if (signal.aborted || isAtWork) return;
+    if (isRunning) isRequested = true;
+    if (signal.aborted || isRunning) return;
     if (!document.hidden) {
-      isAtWork = true;
-      isWanted = false;
+      isRunning = true;
+      isRequested = false;
       try {
         await work(signal);
       } catch (error) {
         if (!signal.aborted) failed(error);
       }
-      isAtWork = false;
+      isRunning = false;
     }
-    timer = setTimeout(round, isWanted ? 0 : ms);
+    timer = setTimeout(round, isRequested ? 0 : ms);
   }
-  const seen = () => document.hidden || round();
-  document.addEventListener("visibilitychange", seen, { signal });
+  const onVisible = () => document.hidden || round();
+  document.addEventListener("visibilitychange", onVisible, { signal });
   signal.addEventListener("abort", () => clearTimeout(timer));
   round();
   return round;
 }
 
 export function path(strings, ...parts) {
-  return strings.reduce((made, text, i) => made + text + (i < parts.length ? encodeURIComponent(parts[i]) : ""), "");
+  return strings.reduce((joined, text, i) => joined + text + (i < parts.length ? encodeURIComponent(parts[i]) : ""), "");
 }

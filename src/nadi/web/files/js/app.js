@@ -1,4 +1,4 @@
-// Which view is shown, by the part of the address after #, and keys.
+// Routes the address after # to a view, and keys to the view or the shell.
 
 import { overview } from "./overview.js";
 import { playing } from "./playing.js";
@@ -21,15 +21,15 @@ function route() {
   main.scrollTop = 0;
   shown = { end, keys: {} };
   for (const [form, view] of VIEWS) {
-    const found = form.exec(location.hash);
-    if (found) {
+    const match = form.exec(location.hash);
+    if (match) {
       let scope, stream;
       try {
-        [scope, stream] = found.slice(1, 3).map((part) => part && decodeURIComponent(part));
+        [scope, stream] = match.slice(1, 3).map((part) => part && decodeURIComponent(part));
       } catch {
-        break; // an address that nobody made here
+        break; // a malformed address
       }
-      shown.keys = view(main, { scope, stream, query: new URLSearchParams(found[3] ?? ""), signal: end.signal }) ?? {};
+      shown.keys = view(main, { scope, stream, query: new URLSearchParams(match[3] ?? ""), signal: end.signal }) ?? {};
       return;
     }
   }
@@ -40,13 +40,13 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const within = event.target;
   if (within.matches?.("input:not([type=checkbox]), textarea, select")) return;
-  if (event.key === " " && within.matches?.("button, a, [role=tab]")) return; // it presses that
+  if (event.key === " " && within.matches?.("button, a, [role=tab]")) return; // Space activates it
   const act = shown.keys[event.key] ?? { t: shell.otherTheme, "?": shell.showHelp }[event.key];
   if (!act) return;
   event.preventDefault();
   act(event);
 });
 
-shell.begin();
+shell.start();
 addEventListener("hashchange", route);
 route();

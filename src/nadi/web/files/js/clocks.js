@@ -1,12 +1,12 @@
-// Chooses the time by which a stream is shown: the events' own, where the stream names a field with it, or arrival.
+// Chooses the clock of a stream's view: event time, if the stream defines it, or arrival.
 
 import { el, fill, say } from "./dom.js";
 import { bytes } from "./format.js";
 
-// A choice, and what is in its way; `show` draws what is known.
+// A select, and its state; `show` updates both from the model.
 export function timeChoice(model) {
   const known = model.known;
-  const by = el("select.field", { "aria-label": "By which time", onchange: () => model.use(by.value || null) });
+  const by = el("select.field", { "aria-label": "Clock", onchange: () => model.use(by.value || null) });
   const state = el("span.quiet", { role: "status" });
   const node = el("span.row", { hidden: true }, by, state);
   let offered = null;
@@ -14,20 +14,20 @@ export function timeChoice(model) {
   function show() {
     if (known.eventTime && known.eventTime !== offered) {
       offered = known.eventTime;
-      fill(by, el("option", { value: "" }, `by ${offered}`), el("option", { value: "arrival" }, "by arrival"));
+      fill(by, el("option", { value: "" }, `by event time (${offered})`), el("option", { value: "arrival" }, "by arrival"));
     }
     node.hidden = !known.eventTime && !known.by;
     by.value = known.by ?? "";
     const isEmpty = known.eventTime && known.head && known.head.time === null;
-    say(state, known.bytesUnknown != null ? `Reading the events’ times, ${bytes(known.bytesUnknown)} to go…` : isEmpty ? `No event has a time in ${known.eventTime}.` : "");
+    say(state, known.bytesUnknown != null ? `Indexing event times, ${bytes(known.bytesUnknown)} remaining…` : isEmpty ? `No event has a valid time in ${known.eventTime}.` : "");
   }
   return { node, show };
 }
 
-// A query that says by which time.
+// Query parameters, with the clock.
 export function byOf(known, more = {}) {
   return new URLSearchParams(known.by ? { ...more, by: known.by } : more);
 }
 
-// The place of a moment, in words of the server.
-export const placeAt = (known, ms) => `${known.eventTime ? "event:" : ""}${new Date(ms).toISOString()}`;
+// A moment as a position for the server.
+export const positionAt = (known, ms) => `${known.eventTime ? "event:" : ""}${new Date(ms).toISOString()}`;

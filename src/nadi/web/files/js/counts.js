@@ -1,4 +1,4 @@
-// How many events a search finds: over time, as bars that one can choose, or by what a field holds.
+// Counts of a search: over time as selectable bars, or by the values of a field.
 
 import { el, fill } from "./dom.js";
 import { clock, count, span, STEPS } from "./format.js";
@@ -9,11 +9,11 @@ const LEAST_STEP_MS = 1000;
 const BY_VALUE = ["keyword", "bool"];
 
 export function countsPanel({ onBy, onTime, onValue }) {
-  const came = el("option", { value: "_came" }, "when they came");
-  const by = el("select.field", { "aria-label": "Count by", onchange: onBy }, came);
-  const told = el("span.quiet", { role: "status" });
+  const byArrival = el("option", { value: "_came" }, "by arrival time");
+  const by = el("select.field", { "aria-label": "Count by", onchange: onBy }, byArrival);
+  const note = el("span.quiet", { role: "status" });
   const body = el("div.pad");
-  const node = el("div.panel", {}, el("div.head", {}, el("h2", {}, "How many"), by, el("span.grow"), told), body);
+  const node = el("div.panel", {}, el("div.head", {}, el("h2", {}, "Counts"), by, el("span.grow"), note), body);
 
   let kinds = new Map();
   const quoted = (text) => `"${text.replace(/["\\]/g, "\\$&")}"`;
@@ -22,21 +22,21 @@ export function countsPanel({ onBy, onTime, onValue }) {
     node,
     by: () => by.value,
     setFields(fields) {
-      const kept = by.value;
-      kinds = new Map(fields.map((one) => [one.name, one.kind]));
-      fill(by, came, fields.filter((one) => BY_VALUE.includes(one.kind)).map((one) => el("option", { value: one.name }, one.name)));
-      by.value = kept;
-      if (by.value !== kept) by.value = "_came";
+      const previous = by.value;
+      kinds = new Map(fields.map((item) => [item.name, item.kind]));
+      fill(by, byArrival, fields.filter((item) => BY_VALUE.includes(item.kind)).map((item) => el("option", { value: item.name }, item.name)));
+      by.value = previous;
+      if (by.value !== previous) by.value = "_came";
     },
-    // So that there are about as many bars as are told apart; null for no time at all.
+    // The step for about BARS bars; null for an empty range.
     stepOf({ from, to }) {
       if (!(from > 0 && to >= from)) return null;
-      const wanted = Math.max((to - from) / BARS, LEAST_STEP_MS);
+      const target = Math.max((to - from) / BARS, LEAST_STEP_MS);
       const week = STEPS[STEPS.length - 1];
-      return STEPS.find((one) => one >= wanted) ?? Math.ceil(wanted / week) * week;
+      return STEPS.find((item) => item >= target) ?? Math.ceil(target / week) * week;
     },
     showTimes(buckets, range, step) {
-      const counts = new Map(buckets.map((one) => [Date.parse(one.value), one.events]));
+      const counts = new Map(buckets.map((item) => [Date.parse(item.value), item.events]));
       if (!counts.size) return empty();
       const floor = (ms) => Math.floor(ms / step) * step;
       const first = Math.min(floor(range.from), ...counts.keys());
@@ -45,29 +45,29 @@ export function countsPanel({ onBy, onTime, onValue }) {
       const most = Math.max(...counts.values());
       const bars = [];
       for (let at = begin; at <= last; at += step) bars.push(bar(at, at + step, counts.get(at) ?? 0, most));
-      fill(told, `each ${span(step)}`);
+      fill(note, `per ${span(step)}`);
       return fill(body, el("div.bars", { role: "group", "aria-label": "Events over time" }, bars),
         el("div.row.quiet.num", {}, clock(begin), el("span.grow"), clock(last + step)));
     },
     showValues(name, values) {
       if (!values.length) return empty();
-      const most = Math.max(...values.map((one) => one.events));
-      fill(told, values.length === 12 ? "the most frequent" : "");
-      return fill(body, el("div.values", { role: "group", "aria-label": `Events by ${name}` }, values.map((one) => {
+      const most = Math.max(...values.map((item) => item.events));
+      fill(note, values.length === 12 ? "the most frequent" : "");
+      return fill(body, el("div.values", { role: "group", "aria-label": `Events by ${name}` }, values.map((item) => {
         const length = el("i");
-        length.style.width = `${(100 * one.events) / most}%`;
-        const text = kinds.get(name) === "bool" ? one.value.toLowerCase() : one.value;
-        return el("button", { type: "button", title: "Only these", onclick: () => onValue(`${name}:${quoted(text)}`) }, el("span.what", {}, text), length, el("span.num", {}, count(one.events)));
+        length.style.width = `${(100 * item.events) / most}%`;
+        const text = kinds.get(name) === "bool" ? item.value.toLowerCase() : item.value;
+        return el("button", { type: "button", title: "Show only these", onclick: () => onValue(`${name}:${quoted(text)}`) }, el("span.what", {}, text), length, el("span.num", {}, count(item.events)));
       })));
     },
     fail(text) {
-      fill(told);
+      fill(note);
       fill(body, el("p.bad", { role: "alert" }, text));
     },
   };
 
   function empty() {
-    fill(told);
+    fill(note);
     fill(body, el("p.quiet", {}, "None."));
   }
 

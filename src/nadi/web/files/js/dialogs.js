@@ -1,31 +1,31 @@
-// Questions and notes: forms in dialogs, short messages in a corner.
+// Forms and messages in dialogs, and notifications in a corner.
 
 import { el, fill } from "./dom.js";
 
-// Shows a form; `act` gets its values, and an error of it is shown in the form. Resolves to what `act` returned, or null.
+// Shows a form. `act` gets its values; its errors are shown in the form. Resolves to the result of `act`, or null.
 export function form({ title, about, fields = [], confirm, danger = false, act }) {
   return new Promise((resolve) => {
     const error = el("p.error", { role: "alert", hidden: true });
     const inputs = fields.map((field) => [field.name, input(field)]);
-    const yes = el(`button.button.main${danger ? ".danger" : ""}`, { type: "submit" }, confirm);
+    const submitButton = el(`button.button.main${danger ? ".danger" : ""}`, { type: "submit" }, confirm);
     const dialog = el("dialog", { "aria-label": title }, el("form", { method: "dialog", onsubmit: submit },
       el("h1", {}, title),
       about ? el("p.soft", {}, about) : null,
-      inputs.map(([, one]) => one.label),
+      inputs.map(([, control]) => control.label),
       error,
-      el("div.acts", {}, el("button.button", { type: "button", onclick: () => dialog.close() }, "Cancel"), yes),
+      el("div.acts", {}, el("button.button", { type: "button", onclick: () => dialog.close() }, "Cancel"), submitButton),
     ));
     let result = null;
     async function submit(event) {
       event.preventDefault();
-      yes.disabled = true;
+      submitButton.disabled = true;
       try {
-        result = (await act(Object.fromEntries(inputs.map(([name, one]) => [name, one.value()])))) ?? true;
+        result = (await act(Object.fromEntries(inputs.map(([name, control]) => [name, control.value()])))) ?? true;
         dialog.close();
       } catch (problem) {
         error.hidden = false;
         fill(error, sentence(problem));
-        yes.disabled = false;
+        submitButton.disabled = false;
       }
     }
     dialog.addEventListener("close", () => {
@@ -34,7 +34,7 @@ export function form({ title, about, fields = [], confirm, danger = false, act }
     });
     document.body.append(dialog);
     dialog.showModal();
-    (dialog.querySelector("[autofocus]") ?? dialog.querySelector("input, select, textarea") ?? yes).focus();
+    (dialog.querySelector("[autofocus]") ?? dialog.querySelector("input, select, textarea") ?? submitButton).focus();
   });
 }
 
@@ -44,18 +44,18 @@ function input(field) {
     const box = el("input", { type: "checkbox", name: field.name, checked: field.value ?? false });
     return { label: el("label.check", {}, box, field.label), value: () => box.checked };
   }
-  let made;
+  let node;
   if (field.options) {
-    made = el("select.field", common, field.options.map(([value, text]) => el("option", { value }, text)));
-    if (field.value !== undefined) made.value = field.value;
+    node = el("select.field", common, field.options.map(([value, text]) => el("option", { value }, text)));
+    if (field.value !== undefined) node.value = field.value;
   } else if (field.type === "text-long") {
-    made = el("textarea.field", { ...common, value: field.value ?? "" });
+    node = el("textarea.field", { ...common, value: field.value ?? "" });
   } else {
-    made = el("input.field", { ...common, type: field.type ?? "text", value: field.value ?? "", spellcheck: false });
-    if (field.pattern) made.pattern = field.pattern;
-    if (field.hint) made.placeholder = field.hint;
+    node = el("input.field", { ...common, type: field.type ?? "text", value: field.value ?? "", spellcheck: false });
+    if (field.pattern) node.pattern = field.pattern;
+    if (field.hint) node.placeholder = field.hint;
   }
-  return { label: el("label.stack", {}, field.label, made), value: () => made.value };
+  return { label: el("label.stack", {}, field.label, node), value: () => node.value };
 }
 
 export const NAME = { required: true, pattern: "[A-Za-z0-9.\\-]+", hint: "letters, digits, . and -" };
@@ -69,9 +69,9 @@ export function show(title, ...content) {
 }
 
 export function note(text, isBad = false) {
-  const made = el(`div.note${isBad ? ".bad" : ""}`, {}, text);
-  document.getElementById("notes").append(made);
-  setTimeout(() => made.remove(), isBad ? 9000 : 4000);
+  const node = el(`div.note${isBad ? ".bad" : ""}`, {}, text);
+  document.getElementById("notes").append(node);
+  setTimeout(() => node.remove(), isBad ? 9000 : 4000);
 }
 
 export function sentence(problem) {

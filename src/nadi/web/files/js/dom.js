@@ -1,18 +1,18 @@
-// Elements out of values. Texts become text nodes, never markup: what comes from streams is shown as it is.
+// Creates elements. Texts become text nodes, never markup, so that data from streams can't inject any.
 
 export function el(name, props = {}, ...children) {
   const [tag, ...classes] = name.split(".");
-  const made = document.createElement(tag || "div");
-  if (classes.length) made.className = classes.join(" ");
+  const node = document.createElement(tag || "div");
+  if (classes.length) node.className = classes.join(" ");
   for (const [key, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (key === "class") made.className += ` ${value}`;
-    else if (key in made && key !== "list" && key !== "form") made[key] = value;
-    else made.setAttribute(key, value === true ? "" : value);
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "class") node.className += ` ${value}`;
+    else if (key in node && key !== "list" && key !== "form") node[key] = value;
+    else node.setAttribute(key, value === true ? "" : value);
   }
-  append(made, children);
-  return made;
+  append(node, children);
+  return node;
 }
 
 function append(node, children) {
@@ -53,7 +53,7 @@ export function icon(name) {
   return svg;
 }
 
-// A canvas as large as its place is on the screen, in its pixels: returns its context, scaled, or null if it has none.
+// Sizes a canvas to its place on the screen in device pixels; returns its scaled context, or null if it isn't visible.
 export function sized(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -69,14 +69,14 @@ export function sized(canvas, width, height) {
 }
 
 let colours = {};
-let root = document.documentElement; // whose style has the colours
+let root = document.documentElement; // its style defines the colours
 export function coloursFrom(node) {
   root = node;
   forgetColours();
 }
 export const theme = () => root.dataset.theme;
 export function colour(name) {
-  if (!colours[name]) { // nothing is known before it is on the screen
+  if (!colours[name]) { // empty before it is attached
     colours[name] = getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   }
   return colours[name];

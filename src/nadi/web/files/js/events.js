@@ -1,9 +1,9 @@
-// Somebody tells, others listen.
+// Events with listeners.
 
 export function event() {
   const listeners = new Set();
   return {
-    tell: (...values) => listeners.forEach((listener) => listener(...values)),
+    emit: (...values) => listeners.forEach((listener) => listener(...values)),
     on: (listener, signal) => {
       listeners.add(listener);
       signal?.addEventListener("abort", () => listeners.delete(listener));

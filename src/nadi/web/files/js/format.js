@@ -1,4 +1,4 @@
-// Numbers, times and sizes for people.
+// Formats numbers, times and sizes.
 
 const UNITS = ["", "k", "M", "G", "T"];
 
@@ -17,7 +17,7 @@ export function short(value, digits = 3) {
 
 export const bytes = (value) => (value === null || value === undefined ? "–" : withUnit(short(value)));
 const withUnit = (text) => text.replace(/([kMGT]?)$/, " $1B");
-// What passes in a second: of a mean that fades away, the rest is nothing.
+// A rate, or 0 for the remainder of a decaying mean.
 export const flow = (value) => (value < 0.05 ? 0 : value);
 export const rate = (value) => `${bytes(flow(value))}/s`;
 export const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
@@ -32,14 +32,14 @@ export function clock(ms, { date = true, millis = false } = {}) {
   return `${date ? `${day} ` : ""}${time}${millis ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : ""}`;
 }
 
-// For an input of the type datetime-local, which has seconds, and from one.
+// To and from the value of a datetime-local input, which has seconds.
 export const toInput = (ms) => (ms === null ? "" : clock(ms).replace(" ", "T"));
 export function fromInput(text) {
   const ms = text ? new Date(text).getTime() : NaN;
   return Number.isFinite(ms) ? ms : null;
 }
 
-// A time, with its day only if that isn't today.
+// A time, with its date unless that is today.
 export function when(ms) {
   if (ms === null || ms === undefined) return "–";
   return clock(ms, { date: new Date(ms).toDateString() !== new Date().toDateString() });
@@ -55,7 +55,7 @@ export function span(ms) {
   return `${short(s / 86400 / 365.25, 2)} years`;
 }
 
-// A segment's id as its name has it: number.epoch
+// A segment's id as number.epoch
 export function segment(id) {
   return `${id % 4294967296}.${Math.floor(id / 4294967296)}`;
 }
@@ -66,27 +66,27 @@ export const STEPS = [
 ];
 const DAY = 86400000;
 
-// Marks for a time axis, about so many: {ms, text}. They fall on whole local hours, days, months and years.
+// About this many ticks {ms, text} for a time axis, at full local hours, days, months and years.
 export function ticks(from, to, about) {
-  const wanted = (to - from) / Math.max(about, 1);
-  const found = [];
-  if (wanted <= STEPS[STEPS.length - 1]) {
-    const step = STEPS.find((one) => one >= wanted) ?? STEPS[STEPS.length - 1];
+  const target = (to - from) / Math.max(about, 1);
+  const marks = [];
+  if (target <= STEPS[STEPS.length - 1]) {
+    const step = STEPS.find((candidate) => candidate >= target) ?? STEPS[STEPS.length - 1];
     const offset = new Date(from).getTimezoneOffset() * 60000;
     for (let at = Math.ceil((from - offset) / step) * step + offset; at <= to; at += step) {
-      found.push({ ms: at, text: tickText(at, step) });
+      marks.push({ ms: at, text: tickText(at, step) });
     }
-    return found;
+    return marks;
   }
-  const months = [1, 2, 3, 6, 12, 24, 60, 120, 240, 600].find((one) => one * 30.4 * DAY >= wanted) ?? 1200;
+  const months = [1, 2, 3, 6, 12, 24, 60, 120, 240, 600].find((candidate) => candidate * 30.4 * DAY >= target) ?? 1200;
   const begin = new Date(from);
   let month = begin.getFullYear() * 12 + begin.getMonth();
   month = Math.ceil(month / months) * months;
   for (; ; month += months) {
     const at = new Date(Math.floor(month / 12), month % 12, 1).getTime();
-    if (!(at <= to)) return found; // nor a date that there isn't
+    if (!(at <= to)) return marks; // also for an invalid date
     const text = months % 12 ? `${Math.floor(month / 12)}-${two((month % 12) + 1)}` : String(Math.floor(month / 12));
-    if (at >= from) found.push({ ms: at, text });
+    if (at >= from) marks.push({ ms: at, text });
   }
 }
 

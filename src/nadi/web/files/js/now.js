@@ -1,11 +1,11 @@
-// What time it is where events get theirs: this machine's clock, unless the server's is another by more than it tells.
+// The server's time: this machine's clock, unless the server's differs by more than its resolution.
 
-const LEAST_MS = 2000; // the server tells seconds, and they take a while to come
+const LEAST_MS = 2000; // the server sends seconds, and the network takes time
 let ahead = 0;
 
 export const serverNow = () => Date.now() + ahead;
 
-export function serverTold(ms) {
+export function setServerTime(ms) {
   if (!Number.isFinite(ms)) return;
   const by = ms - Date.now();
   if (Math.abs(by - ahead) > LEAST_MS) ahead = Math.abs(by) > LEAST_MS ? by : 0;

@@ -1,4 +1,4 @@
-// All scopes and streams, with what passes into them.
+// All scopes and streams, with their write rates.
 
 import { ask, every, path, Refused } from "./api.js";
 import { form, note, NAME, sentence } from "./dialogs.js";
@@ -16,14 +16,14 @@ const ORDERS = {
   events: (a, b) => b.events - a.events || ORDERS.name(a, b),
   bytes: (a, b) => b.bytes - a.bytes || ORDERS.name(a, b),
 };
-const history = new Map(); // of rates, by stream, kept while the page is open
+const history = new Map(); // of rates, by stream
 
 export function overview(main, { signal }) {
   shell.at();
   let all = [];
   let order = "bytes";
   let scope = "";
-  const only = sessionStorage.getItem("nadi-scope"); // for who may not list them all
+  const only = sessionStorage.getItem("nadi-scope"); // for users without permission to list all scopes
   const find = el("input.field", { type: "search", placeholder: "Find a stream", "aria-label": "Find a stream", oninput: show });
   const scopes = el("select.field", { "aria-label": "Scope", onchange: () => { scope = scopes.value; search.href = scope ? path`#/search/${scope}` : "#/search"; show(); } }, el("option", { value: "" }, "All scopes"));
   const shown = el("span.quiet", { role: "status" });
@@ -39,34 +39,34 @@ export function overview(main, { signal }) {
     el("div.row", {}, find, scopes, el("span.grow"), shown, search),
     el("div.list", {}, heads, empty, list.node)));
   shell.themed.on(list.redraw, signal);
-  every(EVERY_MS, look, failed, signal);
+  every(EVERY_MS, refresh, failed, signal);
 
   function head(text, name, isNumber = false) {
     return el(`button${isNumber ? ".right" : ""}`, { type: "button", "data-order": name, "aria-sort": name === order ? "descending" : "none", onclick: () => { order = name; show(); } }, text);
   }
 
-  async function look() {
-    const found = await ask(only ? path`/v1/scopes/${only}/rates` : "/v1/rates", signal);
-    all = found.map((one) => ({
-      key: `${one.scopeName}/${one.streamName}`, scope: one.scopeName, stream: one.streamName, segments: one.segments,
-      isSealed: one.isSealed, events: flow(one.eventsPerSecond), bytes: flow(one.bytesPerSecond),
+  async function refresh() {
+    const rates = await ask(only ? path`/v1/scopes/${only}/rates` : "/v1/rates", signal);
+    all = rates.map((item) => ({
+      key: `${item.scopeName}/${item.streamName}`, scope: item.scopeName, stream: item.streamName, segments: item.segments,
+      isSealed: item.isSealed, events: flow(item.eventsPerSecond), bytes: flow(item.bytesPerSecond),
     }));
-    for (const one of all) {
-      const line = history.get(one.key) ?? [];
-      line.push(one.bytes);
+    for (const item of all) {
+      const line = history.get(item.key) ?? [];
+      line.push(item.bytes);
       if (line.length > POINTS) line.shift();
-      history.set(one.key, line);
-      one.line = line;
+      history.set(item.key, line);
+      item.line = line;
     }
-    const there = new Set(all.map((one) => one.key));
-    for (const key of history.keys()) if (!there.has(key)) history.delete(key);
-    const names = [...new Set(all.map((one) => one.scope))];
-    if (names.join() !== [...scopes.options].slice(1).map((one) => one.value).join()) {
+    const existing = new Set(all.map((item) => item.key));
+    for (const key of history.keys()) if (!existing.has(key)) history.delete(key);
+    const names = [...new Set(all.map((item) => item.scope))];
+    if (names.join() !== [...scopes.options].slice(1).map((item) => item.value).join()) {
       fill(scopes, el("option", { value: "" }, "All scopes"), names.map((name) => el("option", { value: name }, name)));
       if (!names.includes(scope)) scope = "";
       scopes.value = scope;
     }
-    const sum = (name) => all.reduce((total, one) => total + one[name], 0);
+    const sum = (name) => all.reduce((total, item) => total + item[name], 0);
     fill(values.streams, count(all.length));
     fill(values.scopes, count(names.length));
     fill(values.segments, count(sum("segments")));
@@ -76,14 +76,14 @@ export function overview(main, { signal }) {
   }
 
   function show() {
-    const wanted = find.value.trim().toLowerCase();
-    const found = all.filter((one) => (!scope || one.scope === scope) && (!wanted || one.key.toLowerCase().includes(wanted)));
-    found.sort(ORDERS[order]);
+    const text = find.value.trim().toLowerCase();
+    const matching = all.filter((item) => (!scope || item.scope === scope) && (!text || item.key.toLowerCase().includes(text)));
+    matching.sort(ORDERS[order]);
     for (const button of heads.querySelectorAll("button")) button.setAttribute("aria-sort", button.dataset.order === order ? "descending" : "none");
-    fill(shown, found.length === all.length ? "" : `${count(found.length)} of ${count(all.length)}`);
-    empty.hidden = found.length > 0;
-    fill(empty, all.length ? "No stream has that in its name." : "There are no streams yet: a client, or nadi stream create, makes them.");
-    list.show(found);
+    fill(shown, matching.length === all.length ? "" : `${count(matching.length)} of ${count(all.length)}`);
+    empty.hidden = matching.length > 0;
+    fill(empty, all.length ? "No matching streams." : "No streams yet. Create one with a client or `nadi stream create`.");
+    list.show(matching);
   }
 
   async function failed(error) {
@@ -100,17 +100,17 @@ export function overview(main, { signal }) {
     if (isAsking) return;
     isAsking = true;
     await form({
-      title: "Which scope?",
-      about: "You may not list all scopes. Name one that you may see.",
+      title: "Choose a scope",
+      about: "You aren't allowed to list all scopes. Name a scope that you have access to.",
       fields: [{ name: "scope", label: "Scope", ...NAME }],
-      confirm: "Show it",
+      confirm: "Show",
       act: async ({ scope: name }) => {
         await ask(path`/v1/scopes/${name}/rates`);
         sessionStorage.setItem("nadi-scope", name);
         location.reload();
       },
     });
-    if (!signal.aborted && !sessionStorage.getItem("nadi-scope")) note("No scope was chosen: load the page again to choose one.", true);
+    if (!signal.aborted && !sessionStorage.getItem("nadi-scope")) note("No scope was chosen. Reload the page to choose one.", true);
   }
 
   return { "/": () => find.focus() };
@@ -127,15 +127,15 @@ function row() {
   const node = el("a.cells", {}, el("span.title", {}, where, name, tag), segments, events, size, canvas);
   return {
     node,
-    update(one) {
-      node.href = path`#/stream/${one.scope}/${one.stream}`;
-      fill(where, `${one.scope}/`);
-      fill(name, one.stream);
-      tag.hidden = !one.isSealed;
-      fill(segments, count(one.segments));
-      fill(events, one.events ? short(one.events) : el("span.quiet", {}, "0"));
-      fill(size, one.bytes ? bytes(one.bytes) : el("span.quiet", {}, "0"));
-      spark(canvas, one.line);
+    update(item) {
+      node.href = path`#/stream/${item.scope}/${item.stream}`;
+      fill(where, `${item.scope}/`);
+      fill(name, item.stream);
+      tag.hidden = !item.isSealed;
+      fill(segments, count(item.segments));
+      fill(events, item.events ? short(item.events) : el("span.quiet", {}, "0"));
+      fill(size, item.bytes ? bytes(item.bytes) : el("span.quiet", {}, "0"));
+      spark(canvas, item.line);
     },
   };
 }

@@ -1,18 +1,18 @@
-// Events as they are shown: text, JSON with its keys and values told apart, or pictures.
+// Renders events: text, JSON with highlighted keys and values, or pictures.
 
 import { el } from "./dom.js";
 import { sizeOf } from "./pixels.js";
 
 const MOST_CHARS = 2000; // of an event in a list
-const MOST_PRETTY_CHARS = 16000; // of one that has a line for each value
+const MOST_PRETTY_CHARS = 16000; // of an event with one line per value
 const MOST_INDENTS = 40;
-const MOST_PIXELS = 40e6; // of a picture: it takes four bytes for each
+const MOST_PIXELS = 40e6; // of a picture, each taking four bytes
 
 export function bytesOf(base64) {
   const raw = atob(base64);
-  const made = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
-  return made;
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return bytes;
 }
 
 export function jsonOf(event) {
@@ -24,40 +24,40 @@ export function jsonOf(event) {
       try {
         event.json = { value: JSON.parse(event.text) };
       } catch {
-        // it only looked like it
+        // not JSON after all
       }
     }
   }
   return event.json?.value;
 }
 
-// The numbers in an event, by their paths: {"a.b": 1}. "" is that of an event which is a number.
-export function numbersOf(value, before = "", found = {}, depth = 0) {
-  if (typeof value === "number") found[before] = value;
-  else if (value && typeof value === "object" && depth < 4 && Object.keys(found).length < 64) {
-    for (const [key, inner] of Object.entries(value)) numbersOf(inner, before ? `${before}.${key}` : key, found, depth + 1);
+// The numbers in an event by path: {"a.b": 1}; the path of the event itself is "".
+export function numbersOf(value, before = "", numbers = {}, depth = 0) {
+  if (typeof value === "number") numbers[before] = value;
+  else if (value && typeof value === "object" && depth < 4 && Object.keys(numbers).length < 64) {
+    for (const [key, inner] of Object.entries(value)) numbersOf(inner, before ? `${before}.${key}` : key, numbers, depth + 1);
   }
-  return found;
+  return numbers;
 }
 
-// What is there: a name may have dots itself.
+// The value at a path; names may contain dots.
 export function at(value, dotted) {
   if (dotted === "") return value;
   if (value === null || typeof value !== "object") return undefined;
   if (Object.hasOwn(value, dotted)) return value[dotted];
   for (let dot = dotted.indexOf("."); dot >= 0; dot = dotted.indexOf(".", dot + 1)) {
     const name = dotted.slice(0, dot);
-    const found = Object.hasOwn(value, name) ? at(value[name], dotted.slice(dot + 1)) : undefined;
-    if (found !== undefined) return found;
+    const inner = Object.hasOwn(value, name) ? at(value[name], dotted.slice(dot + 1)) : undefined;
+    if (inner !== undefined) return inner;
   }
   return undefined;
 }
 
-// A small file may be a huge picture: its size is read before it is unpacked.
+// A small file may be a huge picture, so its size is read before it is decoded.
 export async function bitmapOf(event) {
   const bytes = bytesOf(event.base64);
   const size = sizeOf(bytes, event.media);
-  if (!size || size[0] * size[1] > MOST_PIXELS) throw new RangeError("a picture that is too large, or none");
+  if (!size || size[0] * size[1] > MOST_PIXELS) throw new RangeError("the picture is too large or invalid");
   return createImageBitmap(new Blob([bytes], { type: event.media }));
 }
 
@@ -69,7 +69,7 @@ export function shown(event) {
   return el("span.body", {}, coloured(text));
 }
 
-const more = (event) => (event.sizeBytes ? el("span.quiet", {}, ` … ${event.sizeBytes.toLocaleString("en")} bytes in all`) : null);
+const more = (event) => (event.sizeBytes ? el("span.quiet", {}, ` … ${event.sizeBytes.toLocaleString("en")} bytes in total`) : null);
 
 function pictureOf(event) {
   const canvas = el("canvas", { role: "img", "aria-label": `picture, ${event.media}` });
@@ -80,7 +80,7 @@ function pictureOf(event) {
     canvas.height = Math.max(1, Math.round(bitmap.height * scale));
     canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     bitmap.close();
-  }, () => canvas.replaceWith(el("span.quiet", {}, "a picture that can't be read")));
+  }, () => canvas.replaceWith(el("span.quiet", {}, "unreadable picture")));
   return el("span.body", {}, canvas);
 }
 
@@ -94,17 +94,17 @@ const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true
 function coloured(text) {
   const parts = [];
   let last = 0;
-  for (const found of text.matchAll(TOKEN)) {
-    if (found.index > last) parts.push(text.slice(last, found.index));
-    const kind = found[2] !== undefined ? "key" : found[3] !== undefined ? "lit" : "";
-    parts.push(el(kind ? `span.${kind}` : "span", {}, found[1] ?? found[3]), found[2] ?? "");
-    last = found.index + found[0].length;
+  for (const token of text.matchAll(TOKEN)) {
+    if (token.index > last) parts.push(text.slice(last, token.index));
+    const kind = token[2] !== undefined ? "key" : token[3] !== undefined ? "lit" : "";
+    parts.push(el(kind ? `span.${kind}` : "span", {}, token[1] ?? token[3]), token[2] ?? "");
+    last = token.index + token[0].length;
   }
   parts.push(text.slice(last));
   return parts;
 }
 
-// A line for each value, every one as it was written: numbers aren't rounded, and names keep their order.
+// One line per value, each as written: numbers aren't rounded, and names keep their order.
 export function pretty(event) {
   return event.text.length > MOST_PRETTY_CHARS ? event.text : coloured(indented(event.text));
 }

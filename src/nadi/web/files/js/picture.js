@@ -1,17 +1,17 @@
-// The picture of a stream: time across, keys up, the rate as colour; bookmarks, slices and reader groups on its time axis.
-// Two canvases: what is known, drawn when that or the view changes, and what the pointer does.
+// The picture of a stream: time horizontally, keys vertically, the rate as colour; with bookmarks, slices and reader groups.
+// One canvas shows the data and is redrawn when data or view change; the other shows the pointer's actions.
 
 import { colour, el, fill, sized } from "./dom.js";
 import { bytes, clock, rate, segment, span, ticks } from "./format.js";
 import { serverNow } from "./now.js";
-import { turns } from "./spans.js";
+import { scalings } from "./spans.js";
 
 const LEFT = 44;
 const RIGHT = 14;
 const TOP = 30;
 const BOTTOM = 24;
 const SHADES = 48;
-const LEAST_MS = 200; // that a view may show
+const LEAST_MS = 200; // shortest period in a view
 const MOST_MS = 8e12; // 250 years
 
 export function picture({ height, label, onPick, onRange, onView }) {
@@ -27,7 +27,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
   let chosen = null; // {from, to}
   let pointer = null;
   let drag = null;
-  let waits = false;
+  let isScheduled = false;
 
   const plot = () => ({ x: LEFT, w: Math.max(width - LEFT - RIGHT, 1), y: TOP, h: height - TOP - BOTTOM });
   const xOf = (ms) => LEFT + ((ms - view.from) / (view.to - view.from)) * plot().w;
@@ -41,16 +41,16 @@ export function picture({ height, label, onPick, onRange, onView }) {
   }).observe(node);
 
   function bounds() {
-    const begins = data.spans.reduce((least, one) => Math.min(least, one.from), Infinity);
+    const begins = data.spans.reduce((least, item) => Math.min(least, item.from), Infinity);
     const from = Math.min(data.head ?? Infinity, begins);
     const to = Math.max(data.tail ?? -Infinity, data.isSealed ? -Infinity : serverNow(), from + 1000);
     return Number.isFinite(from) ? { from, to } : { from: serverNow() - 60000, to: serverNow() };
   }
 
-  function look() {
+  function fitView() {
     const all = bounds();
-    const room = (all.to - all.from) * 0.02;
-    if (view.isAll) Object.assign(view, { from: all.from - room, to: all.to + room });
+    const margin = (all.to - all.from) * 0.02;
+    if (view.isAll) Object.assign(view, { from: all.from - margin, to: all.to + margin });
     else if (view.follows) {
       const length = view.to - view.from;
       Object.assign(view, { to: all.to + length * 0.03, from: all.to - length * 0.97 });
@@ -58,19 +58,19 @@ export function picture({ height, label, onPick, onRange, onView }) {
   }
 
   function later() {
-    if (waits) return;
-    waits = true;
+    if (isScheduled) return;
+    isScheduled = true;
     requestAnimationFrame(() => {
-      waits = false;
+      isScheduled = false;
       draw();
       drawOver();
     });
   }
 
-  // --- what is known -------------------------------------------------------------------------------
+  // --- data ----------------------------------------------------------------------------------------
 
   function draw() {
-    look();
+    fitView();
     const context = sized(base, width, height);
     if (!context) return;
     const { x, w, y, h } = plot();
@@ -80,12 +80,12 @@ export function picture({ height, label, onPick, onRange, onView }) {
     drawSpans(context, x, w, y, h);
     drawAxes(context, x, w, y, h);
     drawPlaces(context, x, w, y, h);
-    const count = new Set(data.spans.map((one) => one.id)).size;
+    const count = new Set(data.spans.map((item) => item.id)).size;
     base.setAttribute("aria-label", `${label}: ${count} segment${count === 1 ? "" : "s"} from ${clock(view.from)} to ${clock(view.to)}`);
   }
 
   function drawSpans(context, x, w, y, h) {
-    const most = data.spans.reduce((found, one) => Math.max(found, one.rate), 0) || 1;
+    const most = data.spans.reduce((highest, item) => Math.max(highest, item.rate), 0) || 1;
     const shades = ramp();
     context.save();
     context.beginPath();
@@ -93,20 +93,20 @@ export function picture({ height, label, onPick, onRange, onView }) {
     context.clip();
     const perMs = w / (view.to - view.from);
     const isDense = data.spans.length > 1500;
-    for (const one of data.spans) {
-      if (one.to < view.from || one.from > view.to) continue;
-      const exact = one.isStep ? Math.round : Number; // steps side by side have no seams
-      const left = exact(x + (one.from - view.from) * perMs);
-      const right = exact(x + (one.to - view.from) * perMs);
-      const top = y + (1 - one.high) * h;
-      const tall = (one.high - one.low) * h;
-      const gap = one.isStep || isDense || right - left < 4 || tall < 4 ? 0 : 1;
-      context.fillStyle = shades[Math.min(SHADES - 1, Math.floor(Math.sqrt(one.rate / most) * SHADES))];
+    for (const item of data.spans) {
+      if (item.to < view.from || item.from > view.to) continue;
+      const exact = item.isStep ? Math.round : Number; // avoids seams between adjacent steps
+      const left = exact(x + (item.from - view.from) * perMs);
+      const right = exact(x + (item.to - view.from) * perMs);
+      const top = y + (1 - item.high) * h;
+      const tall = (item.high - item.low) * h;
+      const gap = item.isStep || isDense || right - left < 4 || tall < 4 ? 0 : 1;
+      context.fillStyle = shades[Math.min(SHADES - 1, Math.floor(Math.sqrt(item.rate / most) * SHADES))];
       context.fillRect(left, top, Math.max(right - left - gap, 0.6), Math.max(tall - gap, 0.6));
-      if (one.gone > one.from && one.gone > view.from) hatch(context, left, top, (one.gone - one.from) * perMs, tall);
-      if (!one.isStep && !isDense && right - left > 46 && tall > 15) {
-        context.fillStyle = colour(Math.sqrt(one.rate / most) > 0.42 ? "panel" : "text");
-        context.fillText(segment(one.id), Math.max(left, x) + 5, top + Math.min(14, tall / 2 + 4));
+      if (item.gone > item.from && item.gone > view.from) hatch(context, left, top, (item.gone - item.from) * perMs, tall);
+      if (!item.isStep && !isDense && right - left > 46 && tall > 15) {
+        context.fillStyle = colour(Math.sqrt(item.rate / most) > 0.42 ? "panel" : "text");
+        context.fillText(segment(item.id), Math.max(left, x) + 5, top + Math.min(14, tall / 2 + 4));
       }
     }
     context.restore();
@@ -153,12 +153,12 @@ export function picture({ height, label, onPick, onRange, onView }) {
     context.textAlign = "left";
     let last = -9;
     context.fillStyle = colour("soft");
-    for (const one of corners) {
-      const at = xOf(one.ms);
+    for (const item of corners) {
+      const at = xOf(item.ms);
       if (at < x || at > x + w || at - last < 7) continue;
       last = at;
       context.beginPath();
-      const [tip, foot] = one.kind === "split" ? [y + h + 1, y + h + 7] : [y + h + 7, y + h + 1];
+      const [tip, foot] = item.kind === "split" ? [y + h + 1, y + h + 7] : [y + h + 7, y + h + 1];
       context.moveTo(at, tip);
       context.lineTo(at - 3.5, foot);
       context.lineTo(at + 3.5, foot);
@@ -171,9 +171,9 @@ export function picture({ height, label, onPick, onRange, onView }) {
     context.beginPath();
     context.rect(x - 6, 0, w + 12, height);
     context.clip();
-    data.slices.forEach((one, i) => {
-      if (one.start.time === null || one.end.time === null) return;
-      const [left, right] = [xOf(one.start.time), xOf(one.end.time)];
+    data.slices.forEach((item, i) => {
+      if (item.start.time === null || item.end.time === null) return;
+      const [left, right] = [xOf(item.start.time), xOf(item.end.time)];
       const top = 17 + (i % 2) * 6;
       context.fillStyle = colour("slice");
       context.globalAlpha = 0.85;
@@ -183,9 +183,9 @@ export function picture({ height, label, onPick, onRange, onView }) {
       context.globalAlpha = 1;
     });
     let free = -99;
-    for (const one of [...data.bookmarks].sort((a, b) => a.time - b.time)) {
-      if (one.time === null) continue;
-      const at = xOf(one.time);
+    for (const item of [...data.bookmarks].sort((a, b) => a.time - b.time)) {
+      if (item.time === null) continue;
+      const at = xOf(item.time);
       if (at < x - 1 || at > x + w + 1) continue;
       line(context, at, TOP - 8, y + h, colour("mark"), [3, 3]);
       context.fillStyle = colour("mark");
@@ -196,23 +196,23 @@ export function picture({ height, label, onPick, onRange, onView }) {
       context.fill();
       context.fillRect(at - 0.5, 6, 1, TOP - 8);
       if (at > free) {
-        context.fillText(one.name, at + 11, 13);
-        free = at + 18 + context.measureText(one.name).width;
+        context.fillText(item.name, at + 11, 13);
+        free = at + 18 + context.measureText(item.name).width;
       }
     }
-    for (const one of data.groups) {
-      if (!one.position || one.position.time === null) continue;
-      const at = xOf(one.position.time);
+    for (const item of data.groups) {
+      if (!item.position || item.position.time === null) continue;
+      const at = xOf(item.position.time);
       if (at < x - 1 || at > x + w + 1) continue;
       context.fillStyle = colour("panel");
       context.fillRect(at - 1.5, y, 3, h);
       line(context, at - 0.5, y, y + h, colour("group"), []);
-      const wide = context.measureText(one.readerGroupName).width + 12;
+      const wide = context.measureText(item.readerGroupName).width + 12;
       const left = at + wide > x + w ? at - wide : at;
       context.fillStyle = colour("group");
       context.fillRect(left, y + h - 17, wide, 17);
       context.fillStyle = colour("panel");
-      context.fillText(one.readerGroupName, left + 6, y + h - 5);
+      context.fillText(item.readerGroupName, left + 6, y + h - 5);
     }
     context.restore();
   }
@@ -228,7 +228,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
     context.setLineDash([]);
   }
 
-  // --- what the pointer does -----------------------------------------------------------------------
+  // --- pointer -------------------------------------------------------------------------------------
 
   function drawOver() {
     const context = sized(over, width, height);
@@ -259,7 +259,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
     showTip();
   }
 
-  // What isn't chosen steps back.
+  // Dims everything outside the selection.
   function shade(context, left, right, y, h) {
     const [begin, end] = [LEFT, width - RIGHT];
     context.fillStyle = colour("panel");
@@ -275,12 +275,12 @@ export function picture({ height, label, onPick, onRange, onView }) {
     const ms = msOf(pointer.x);
     const { y, h } = plot();
     const key = 1 - (pointer.y - y) / h;
-    const one = data.spans.findLast((found) => found.from <= ms && ms < found.to && found.low <= key && key < found.high);
-    const name = [...data.bookmarks.filter((mark) => Math.abs(xOf(mark.time) - pointer.x) < 5), ...data.slices.filter((slice) => pointer.y < y && slice.start.time <= ms && ms <= slice.end.time)].map((found) => found.name).join(", ");
+    const item = data.spans.findLast((each) => each.from <= ms && ms < each.to && each.low <= key && key < each.high);
+    const name = [...data.bookmarks.filter((mark) => Math.abs(xOf(mark.time) - pointer.x) < 5), ...data.slices.filter((slice) => pointer.y < y && slice.start.time <= ms && ms <= slice.end.time)].map((each) => each.name).join(", ");
     fill(tip, el("div.mono", {}, clock(ms, { millis: view.to - view.from < 60000 })),
       name ? el("div", {}, name) : null,
-      one ? el("div.soft", {}, `segment ${segment(one.id)}, keys ${round(one.low)} to ${round(one.high)}`) : null,
-      one ? el("div.soft", {}, one.isStep ? `${bytes(one.bytes)} in ${span(one.to - one.from)}` : `${rate(one.rate)}${ms < one.gone ? ", truncated" : ""}`) : null,
+      item ? el("div.soft", {}, `segment ${segment(item.id)}, keys ${round(item.low)} to ${round(item.high)}`) : null,
+      item ? el("div.soft", {}, item.isStep ? `${bytes(item.bytes)} in ${span(item.to - item.from)}` : `${rate(item.rate)}${ms < item.gone ? ", truncated" : ""}`) : null,
       drag?.kind === "range" && drag.moved ? el("div.soft", {}, span(ms - drag.ms)) : null);
     tip.style.left = `${Math.max(4, Math.min(pointer.x + 14, width - tip.offsetWidth - 6))}px`;
     tip.style.top = `${Math.max(2, Math.min(pointer.y + 14, height - tip.offsetHeight - 2))}px`;
@@ -337,13 +337,13 @@ export function picture({ height, label, onPick, onRange, onView }) {
   }
 
   function nearMark(ms) {
-    const near = data.bookmarks.find((one) => one.time !== null && Math.abs(xOf(one.time) - xOf(ms)) < 5);
+    const near = data.bookmarks.find((item) => item.time !== null && Math.abs(xOf(item.time) - xOf(ms)) < 5);
     return near ? near.time : ms;
   }
 
-  function set(wanted) {
-    const length = Math.min(Math.max(wanted.to - wanted.from, LEAST_MS), MOST_MS);
-    const from = Math.min(Math.max(wanted.from, -MOST_MS), MOST_MS);
+  function set(range) {
+    const length = Math.min(Math.max(range.to - range.from, LEAST_MS), MOST_MS);
+    const from = Math.min(Math.max(range.from, -MOST_MS), MOST_MS);
     view = { from, to: from + length, isAll: false, follows: false };
     onView?.(view);
     later();
@@ -357,9 +357,9 @@ export function picture({ height, label, onPick, onRange, onView }) {
 
   return {
     node,
-    show(found) {
-      data = { ...data, ...found };
-      if (found.spans) corners = turns(found.spans);
+    show(changes) {
+      data = { ...data, ...changes };
+      if (changes.spans) corners = scalings(changes.spans);
       later();
     },
     all() { view = { ...view, isAll: true, follows: true }; onView?.(view); later(); },
@@ -375,14 +375,14 @@ export function picture({ height, label, onPick, onRange, onView }) {
   };
 }
 
-let made = { key: "", shades: [] };
+let cached = { key: "", shades: [] };
 function ramp() {
   const key = colour("rate-0") + colour("rate-1");
-  if (made.key !== key) {
+  if (cached.key !== key) {
     const [from, to] = [parts(colour("rate-0")), parts(colour("rate-1"))];
     const shades = Array.from({ length: SHADES }, (_, i) => `rgb(${from.map((value, part) => Math.round(value + ((to[part] - value) * i) / (SHADES - 1))).join(" ")})`);
-    made = { key, shades };
+    cached = { key, shades };
   }
-  return made.shades;
+  return cached.shades;
 }
 const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));

@@ -1,8 +1,8 @@
-// How large a picture is, by what its file says, without unpacking it.
+// The size of a picture from its file header, without decoding it.
 
 const u16 = (data, at) => (at + 2 <= data.byteLength ? data.getUint16(at) : 0);
 
-// [width, height]; null if it doesn't say.
+// [width, height]; null if unknown.
 export function sizeOf(bytes, media) {
   const data = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (media === "image/jpeg") return ofJpeg(data);
@@ -17,7 +17,7 @@ function ofJpeg(data) {
   while (at + 9 <= data.byteLength) {
     const kind = data.getUint8(at + 1);
     if (data.getUint8(at) !== 0xff) return null;
-    if (kind === 0xff) at += 1; // filling
+    if (kind === 0xff) at += 1; // padding
     else if (kind >= 0xc0 && kind <= 0xcf && kind !== 0xc4 && kind !== 0xc8 && kind !== 0xcc) return [u16(data, at + 7), u16(data, at + 5)];
     else at += 2 + Math.max(u16(data, at + 2), 2);
   }

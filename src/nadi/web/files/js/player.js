@@ -1,4 +1,4 @@
-// The player: a stretch of a stream as one plays a video, over the picture of its segments as the bar to scrub on.
+// The player: replays a range of a stream like a video, with the picture of its segments as scrub bar.
 
 import { chartView } from "./chart.js";
 import { timeChoice } from "./clocks.js";
@@ -9,44 +9,44 @@ import { picture } from "./picture.js";
 import { playback, SPEEDS } from "./playback.js";
 import { eventView, pictureView } from "./views.js";
 
-const JUMP_S = 10; // of watching
-const FIT_S = 600; // of watching: no slower than that all is played, by the events' own time
+const JUMP_S = 10; // of playback
+const FIT_S = 600; // maximum duration of a replay by event time at the initial speed
 const A_SECOND = { 3600: "1 h/s", 86400: "1 day/s", 604800: "1 week/s" };
 const moment = (text) => (/^-?\d{1,15}$/.test(text) ? Number(text) : null);
 
-// model: what is known of the stream, as in model.js; from: where its events come from, as in source.js; themed: told
-// when colours have changed; makeBookmark(ms): asks for a bookmark there, null for the tail.
+// model: the stream's state, as in model.js; from: source of events, as in source.js; themed: event for changed colours;
+// makeBookmark(ms): opens the dialog for a bookmark, null for the tail.
 export function player(main, { stream, query, model, from, themed, makeBookmark = null, signal }) {
   const known = model.known;
   const deck = playback(from, () => !known.isSealed && !known.eventTime, () => known.by, signal);
   const views = { picture: pictureView(), chart: chartView(), json: eventView() };
   let shown = "json";
-  let isChosen = false; // by somebody, not by what came
-  let begun = false;
-  let wasBegun = false;
+  let isChosen = false; // view chosen by the user
+  let hasStarted = false;
+  let wasStarted = false;
   let seen = 0;
-  let begins = 0; // what is played, and where it ends: null where more may come
+  let begins = 0; // bounds of the replay; no end if events may be appended
   let ends = null;
   let offered = "";
-  const asked = { from: moment(query.get("from") ?? ""), to: moment(query.get("to") ?? "") };
-  let stretch = asked.from !== null && asked.to !== null ? asked : null;
-  let isSpeedChosen = false; // by somebody
+  const requested = { from: moment(query.get("from") ?? ""), to: moment(query.get("to") ?? "") };
+  let range = requested.from !== null && requested.to !== null ? requested : null;
+  let isSpeedChosen = false; // by the user
 
-  const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
+  const source = el("select.field", { "aria-label": "Range to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "Entire stream"));
   const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
   for (const [name, text] of Object.entries(viewButtons)) {
     viewButtons[name] = el("button.button", { type: "button", "aria-pressed": "false", onclick: () => { isChosen = true; use(name); } }, text);
   }
   const controls = el("span.row");
-  const window_ = el("select.field", { "aria-label": "How much time the chart shows" }, [[0, "fitting"], [10e3, "10 s"], [60e3, "1 min"], [600e3, "10 min"], [3600e3, "1 h"], [86400e3, "1 day"]].map(([ms, text]) => el("option", { value: ms }, text)));
+  const window_ = el("select.field", { "aria-label": "Period shown in the chart" }, [[0, "auto"], [10e3, "10 s"], [60e3, "1 min"], [600e3, "10 min"], [3600e3, "1 h"], [86400e3, "1 day"]].map(([ms, text]) => el("option", { value: ms }, text)));
   const stage = el("div.view");
-  const empty = el("div.empty", {}, "Nothing to be seen yet.");
-  const time = el("span.clock", { "aria-label": "Time played" });
-  const told = el("span.quiet.told", { role: "status" });
+  const empty = el("div.empty", {}, "No events yet.");
+  const time = el("span.clock", { "aria-label": "Playback time" });
+  const status = el("span.quiet.status", { role: "status" });
   const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
   const toggle = button("play", "Play (Space)", press, ".main.play");
-  const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: live }, "Live");
-  const speed = el("select.field", { "aria-label": "Speed", onchange: () => { isSpeedChosen = true; deck.setSpeed(Number(speed.value)); } }, SPEEDS.map((one) => el("option", { value: one }, A_SECOND[one] ?? `×${one}`)));
+  const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "Live events (l)", onclick: live }, "Live");
+  const speed = el("select.field", { "aria-label": "Speed", onchange: () => { isSpeedChosen = true; deck.setSpeed(Number(speed.value)); } }, SPEEDS.map((item) => el("option", { value: item }, A_SECOND[item] ?? `×${item}`)));
   speed.value = 1;
   const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
   const goTo = el("input.field", { type: "datetime-local", "aria-label": "Go to a date", title: "Go to a date", onchange: () => fromInput(goTo.value) !== null && go(fromInput(goTo.value)) });
@@ -62,7 +62,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
         button("back", "Back (←)", () => jump(-1)), toggle, button("ahead", "Ahead (→)", () => jump(1)), button("step", "Next event (.)", deck.step),
         liveButton,
         el("label.check", {}, "Speed ", speed), el("label.check", {}, pauses, "skip pauses"),
-        told,
+        status,
         el("span.tools", {},
           makeBookmark && el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
           el("button.button.plain", { type: "button", onclick: () => bar.all() }, "All"),
@@ -72,13 +72,13 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
 
   function use(name) {
     shown = name;
-    for (const [one, node] of Object.entries(viewButtons)) node.setAttribute("aria-pressed", one === name);
+    for (const [item, node] of Object.entries(viewButtons)) node.setAttribute("aria-pressed", item === name);
     fill(stage, views[name].node);
     fill(controls, name === "chart" ? [views.chart.controls, window_] : []);
     draw();
   }
 
-  // --- what is played ------------------------------------------------------------------------------
+  // --- playback ------------------------------------------------------------------------------------
 
   model.changed.on((what) => {
     if (what === "spans") bar.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed || known.eventTime !== null });
@@ -86,62 +86,62 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       bar.show({ bookmarks: known.bookmarks, slices: known.slices });
       offer();
     }
-    if (what === "by") anew();
+    if (what === "by") reset();
     choice.show();
     if (what === "span" || what === "places") begin();
-    if (known.troubles.spans && !begun) say(told, known.troubles.spans.message);
+    if (known.troubles.spans && !hasStarted) say(status, known.troubles.spans.message);
   }, signal);
 
   function offer() {
-    const names = JSON.stringify([known.slices, known.bookmarks].map((found) => found.map((one) => one.name)));
-    if (names === offered) return; // a list that somebody has open stays so
+    const names = JSON.stringify([known.slices, known.bookmarks].map((items) => items.map((item) => item.name)));
+    if (names === offered) return; // keeps an open list open
     offered = names;
     const { value } = source;
-    const option = (kind) => (one) => el("option", { value: `${kind}:${one.name}` }, one.name);
-    fill(source, el("option", { value: "" }, "The whole stream"),
-      stretch && el("option", { value: "stretch" }, "The stretch chosen"),
+    const option = (kind) => (item) => el("option", { value: `${kind}:${item.name}` }, item.name);
+    fill(source, el("option", { value: "" }, "Entire stream"),
+      range && el("option", { value: "range" }, "Selected range"),
       known.slices.length ? el("optgroup", { label: "Slices" }, known.slices.map(option("slice"))) : null,
       known.bookmarks.length ? el("optgroup", { label: "From a bookmark" }, known.bookmarks.map(option("bookmark"))) : null);
     source.value = value;
     if (source.selectedIndex < 0) source.value = "";
   }
 
-  // By another time the stretch chosen is none.
-  function anew() {
-    if (source.value === "stretch") source.value = "";
-    stretch = null;
+  // A selected range is invalid by another clock.
+  function reset() {
+    if (source.value === "range") source.value = "";
+    range = null;
     offered = "";
-    isSpeedChosen = begun = false;
+    isSpeedChosen = hasStarted = false;
     deck.pause();
     bar.choose(null);
     bar.all();
   }
 
-  // By the events' own time, as fast as it is worth watching.
-  function fit(from, to) {
-    const fast = known.eventTime && to > from ? (SPEEDS.find((one) => one >= 1 && to - from <= FIT_S * 1000 * one) ?? SPEEDS.at(-1)) : 1;
+  // By event time, choose a speed at which the replay doesn't take too long.
+  function chooseSpeed(from, to) {
+    const fast = known.eventTime && to > from ? (SPEEDS.find((item) => item >= 1 && to - from <= FIT_S * 1000 * item) ?? SPEEDS.at(-1)) : 1;
     if (isSpeedChosen || fast === deck.speed) return;
     speed.value = fast;
     deck.setSpeed(fast);
   }
 
   function begin() {
-    if (begun || !known.head || known.bytesUnknown != null) return;
-    if (wasBegun) {
-      begun = true;
+    if (hasStarted || !known.head || known.bytesUnknown != null) return;
+    if (wasStarted) {
+      hasStarted = true;
       return pick(source.value, true);
     }
     const named = ["slice", "bookmark"].filter((kind) => query.get(kind)).map((kind) => `${kind}:${query.get(kind)}`)[0];
-    if (named && !known.troubles.places && !("places" in known)) return; // they are on their way
-    begun = wasBegun = true;
+    if (named && !known.troubles.places && !("places" in known)) return; // still loading
+    hasStarted = wasStarted = true;
     if (named) {
       source.value = named;
       pick(named, true);
-    } else if (stretch) {
+    } else if (range) {
       offer();
-      source.value = "stretch";
-      pick("stretch", true);
-    } else if (asked.from !== null) start(Math.max(asked.from, known.head.time ?? asked.from));
+      source.value = "range";
+      pick("range", true);
+    } else if (requested.from !== null) start(Math.max(requested.from, known.head.time ?? requested.from));
     else if (known.isSealed || known.eventTime) start(known.head.time ?? 0);
     else deck.live();
   }
@@ -149,22 +149,22 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   function pick(value, plays) {
     const [kind, name] = value.split(/:(.*)/);
     ends = null;
-    if (kind === "stretch") {
-      deck.setSource({ to: stretch.to });
-      const from = Math.max(stretch.from, known.head?.time ?? stretch.from);
-      return within(from, Math.max(from, stretch.to));
+    if (kind === "range") {
+      deck.setSource({ to: range.to });
+      const first = Math.max(range.from, known.head?.time ?? range.from);
+      return within(first, Math.max(first, range.to));
     }
     if (kind === "slice") {
-      const one = known.slices.find((found) => found.name === name);
+      const slice = known.slices.find((item) => item.name === name);
       deck.setSource({ slice: name });
-      if (one?.start.time !== null && one?.start.time !== undefined) {
-        return within(one.start.time, one.end.time);
+      if (slice?.start.time !== null && slice?.start.time !== undefined) {
+        return within(slice.start.time, slice.end.time);
       }
       return start(known.head?.time ?? 0);
     }
     bar.choose(null);
     if (kind === "bookmark") {
-      deck.setSource({ start: name }); // times are known to a second or so: the first event is the one behind it
+      deck.setSource({ start: name }); // its time is only accurate to a second, its cut is exact
       return start(marked(name));
     }
     deck.setSource({});
@@ -172,17 +172,17 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   }
 
   function within(from, to) {
-    const room = Math.max((to - from) * 0.06, 500);
-    bar.see(from - room, to + room);
+    const margin = Math.max((to - from) * 0.06, 500);
+    bar.see(from - margin, to + margin);
     bar.choose({ from, to });
     return start(from, to);
   }
 
-  const marked = (name) => known.bookmarks.find((found) => found.name === name)?.time ?? known.head?.time ?? 0;
+  const marked = (name) => known.bookmarks.find((item) => item.name === name)?.time ?? known.head?.time ?? 0;
 
   function seek(ms) {
     const [kind, name] = source.value.split(/:(.*)/);
-    if (kind === "bookmark" && ms < marked(name)) { // it is the whole stream that is played from there
+    if (kind === "bookmark" && ms < marked(name)) { // before the bookmark, play the entire stream
       source.value = "";
       deck.setSource({});
     }
@@ -192,17 +192,17 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   function start(ms, to = null) {
     [begins, ends] = [ms, to];
     deck.pause();
-    fit(ms, to ?? known.tail?.time ?? ms);
+    chooseSpeed(ms, to ?? known.tail?.time ?? ms);
     deck.seek(ms);
     deck.play();
   }
 
   function press() {
-    if (deck.isOver) start(begins, ends); // once more
+    if (deck.isOver) start(begins, ends); // play again
     else deck.toggle();
   }
 
-  function live() { // which is the whole stream, and not what was chosen of it
+  function live() { // of the entire stream
     if (known.isSealed) return;
     source.value = "";
     ends = null;
@@ -219,7 +219,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     const all = bar.bounds();
     if (ends !== null) return seek(Math.max(begins, Math.min(to, ends)));
     if (to >= all.to && !known.isSealed && !known.eventTime) return live();
-    return seek(Math.max(known.head?.time ?? all.from, Math.min(to, all.to))); // before its head there is nothing
+    return seek(Math.max(known.head?.time ?? all.from, Math.min(to, all.to))); // not before the head
   }
 
   function faster(way) {
@@ -234,7 +234,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     makeBookmark?.(deck.mode === "live" ? null : Math.round(deck.now()));
   }
 
-  // --- what is seen --------------------------------------------------------------------------------
+  // --- display -------------------------------------------------------------------------------------
 
   deck.events.on((events) => {
     for (const view of Object.values(views)) view.add(events);
@@ -243,8 +243,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       seen += events.length;
       stage.dataset.events = seen;
       if (!isChosen) {
-        const fit = views.picture.has() ? "picture" : views.chart.has() ? "chart" : "json";
-        if (fit !== shown) use(fit);
+        const best = views.picture.has() ? "picture" : views.chart.has() ? "chart" : "json";
+        if (best !== shown) use(best);
       }
     }
   }, signal);
@@ -259,8 +259,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     main.firstChild.dataset.mode = deck.mode;
     liveButton.setAttribute("aria-pressed", deck.mode === "live");
     liveButton.disabled = known.isSealed;
-    const timeless = deck.timeless && `${count(deck.timeless)} events have no time in ${known.eventTime}`;
-    say(told, deck.text || (deck.passed && `${count(deck.passed)} events came faster than can be shown`) || timeless || "");
+    const timeless = deck.timeless && `${count(deck.timeless)} events lack a time in ${known.eventTime}`;
+    say(status, deck.text || (deck.passed && `skipped ${count(deck.passed)} events that were too fast to be shown`) || timeless || "");
   }
 
   function draw() {

@@ -1,4 +1,4 @@
-// The player on this page: with the server's own endpoints, and bookmarks.
+// The page's player, with the server's endpoints and bookmarks.
 
 import { path } from "./api.js";
 import { streamModel } from "./model.js";

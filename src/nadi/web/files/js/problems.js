@@ -1,4 +1,4 @@
-// What goes wrong with who is asked, whoever that is.
+// Errors of the server or another source of data.
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -7,10 +7,10 @@ export class Refused extends Error {
   }
 }
 
-// No answer; `whom` is what one waits for.
+// No response from `peer`.
 export class Lost extends Error {
-  constructor(message, whom = "server") {
+  constructor(message, peer = "server") {
     super(message);
-    this.whom = whom;
+    this.peer = peer;
   }
 }

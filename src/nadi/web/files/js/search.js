@@ -1,4 +1,4 @@
-// Search in a stream: what is asked, the hits page by page, how many there are, and how far the index is.
+// Search in a stream: the query, pages of hits, counts, and the state of the index.
 
 import { ask, every, path, Refused } from "./api.js";
 import { countsPanel } from "./counts.js";
@@ -10,11 +10,11 @@ import { fieldChips, indexLine, picker, standingPanel } from "./searched.js";
 import * as shell from "./shell.js";
 
 const PAGE = 20;
-const MOST_CHARS = 3000; // of a query, which goes in an address
+const MOST_CHARS = 3000; // of a query, which is part of a URL
 const ORDERS = [["newest", "Newest first"], ["oldest", "Oldest first"], ["best", "Best first"]];
 const numberOf = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
 
-export function searchView(main, { scope, stream, query: told, signal }) {
+export function searchView(main, { scope, stream, query: parameters, signal }) {
   const steps = [scope && { text: scope, href: path`#/search/${scope}` }, stream && { text: stream, href: path`#/stream/${scope}/${stream}` }];
   shell.at(...steps.filter(Boolean), { text: "search" });
   const choice = picker(scope, stream, signal);
@@ -23,16 +23,16 @@ export function searchView(main, { scope, stream, query: told, signal }) {
     return {};
   }
   const data = path`/v1/data/${scope}/streams/${stream}`;
-  let asked = { query: told.get("query") ?? "", order: told.get("order") ?? "newest", key: told.get("key") ?? "", since: numberOf(told.get("since")), until: numberOf(told.get("until")) };
-  let pages = [null]; // where each begins, as far as is known
-  let firsts = [1]; // and with which number
+  let request = { query: parameters.get("query") ?? "", order: parameters.get("order") ?? "newest", key: parameters.get("key") ?? "", since: numberOf(parameters.get("since")), until: numberOf(parameters.get("until")) };
+  let pages = [null]; // start of each known page
+  let firsts = [1]; // number of the first hit of each page
   let round = null;
   signal.addEventListener("abort", () => round?.abort());
 
   const words = el("input.field.grow", { type: "search", "aria-label": "Query", placeholder: "timeout level:error \"connection reset\"", spellcheck: false, autocomplete: "off", maxLength: MOST_CHARS });
   const since = el("input.field", { type: "datetime-local", step: 1 });
   const until = el("input.field", { type: "datetime-local", step: 1 });
-  const key = el("input.field", { type: "text", size: 12, autocomplete: "off", spellcheck: false, title: "Only segments that have this routing key: they have others, too." });
+  const key = el("input.field", { type: "text", size: 12, autocomplete: "off", spellcheck: false, title: "Search only segments that may contain this routing key" });
   const order = el("select.field", { "aria-label": "Order", onchange: submit }, ORDERS.map(([value, text]) => el("option", { value }, text)));
   const chips = el("span.row.soft");
   const line = el("span.row", { role: "status" });
@@ -41,8 +41,8 @@ export function searchView(main, { scope, stream, query: told, signal }) {
   const back = el("button.button", { type: "button", disabled: true, onclick: () => show(at - 1) }, "Previous");
   const more = el("button.button", { type: "button", disabled: true, onclick: () => show(at + 1) }, "Next");
   const hits = el("div.hits", { role: "list", "aria-label": "Hits", "aria-busy": "false" });
-  const counts = countsPanel({ onBy: () => recount(), onTime: (from, to) => change({ since: from, until: to }), onValue: (part) => change({ query: `${asked.query} ${part}`.trim() }) });
-  const found = el("div.two", {}, el("div.panel", {}, el("div.head", {}, shown, back, more), hits), el("div.side", {}, counts.node));
+  const counts = countsPanel({ onBy: () => recount(), onTime: (from, to) => change({ since: from, until: to }), onValue: (part) => change({ query: `${request.query} ${part}`.trim() }) });
+  const results = el("div.two", {}, el("div.panel", {}, el("div.head", {}, shown, back, more), hits), el("div.side", {}, counts.node));
   const standing = standingPanel(scope, (text) => change({ query: text }));
   let at = 0;
   const stack = (text, input) => el("label.stack", {}, text, input);
@@ -52,45 +52,45 @@ export function searchView(main, { scope, stream, query: told, signal }) {
       el("div.row", {}, words, el("button.button.main", { type: "submit" }, "Search")),
       el("div.row.bounds", {}, stack("From", since), stack("To", until), stack("Routing key", key), stack("Order", order)),
       el("div.row", {}, line, el("span.grow"), chips)),
-    trouble, found, standing.node));
+    trouble, results, standing.node));
 
   write();
-  every(3000, look, lookFailed, signal);
-  every(20000, lookAtStanding, lookFailed, signal);
+  every(3000, loadIndex, indexFailed, signal);
+  every(20000, loadStanding, indexFailed, signal);
   words.focus();
   begin();
 
-  // --- what is asked -------------------------------------------------------------------------------
+  // --- query ---------------------------------------------------------------------------------------
 
   function write() {
-    words.value = asked.query;
-    key.value = asked.key;
-    order.value = ORDERS.some(([value]) => value === asked.order) ? asked.order : (asked.order = "newest");
-    since.value = toInput(asked.since);
-    until.value = toInput(asked.until);
+    words.value = request.query;
+    key.value = request.key;
+    order.value = ORDERS.some(([value]) => value === request.order) ? request.order : (request.order = "newest");
+    since.value = toInput(request.since);
+    until.value = toInput(request.until);
   }
 
   function submit() {
-    // a bound that the input shows without its milliseconds stays as it is
-    const bound = (input, kept) => (input.value === toInput(kept) ? kept : fromInput(input.value));
-    change({ query: words.value, order: order.value, key: key.value, since: bound(since, asked.since), until: bound(until, asked.until) });
+    // keep the milliseconds of an unchanged bound, which the input doesn't show
+    const bound = (input, current) => (input.value === toInput(current) ? current : fromInput(input.value));
+    change({ query: words.value, order: order.value, key: key.value, since: bound(since, request.since), until: bound(until, request.until) });
   }
 
   function change(other) {
-    asked = { ...asked, ...other };
-    const given = Object.entries(asked).filter(([name, value]) => value !== null && value !== "" && !(name === "order" && value === "newest"));
-    const address = `${path`#/search/${scope}/${stream}`}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
-    if (address !== location.hash) history.pushState(null, "", address); // which shows no other view
+    request = { ...request, ...other };
+    const used = Object.entries(request).filter(([name, value]) => value !== null && value !== "" && !(name === "order" && value === "newest"));
+    const address = `${path`#/search/${scope}/${stream}`}${used.length ? `?${new URLSearchParams(used)}` : ""}`;
+    if (address !== location.hash) history.pushState(null, "", address); // doesn't change the view
     write();
     begin();
   }
 
   function params(more) {
-    const bounds = { query: asked.query, key: asked.key, since: asked.since !== null && new Date(asked.since).toISOString(), until: asked.until !== null && new Date(asked.until).toISOString() };
+    const bounds = { query: request.query, key: request.key, since: request.since !== null && new Date(request.since).toISOString(), until: request.until !== null && new Date(request.until).toISOString() };
     return new URLSearchParams(Object.entries({ ...bounds, ...more }).filter(([, value]) => value));
   }
 
-  // --- what is found -------------------------------------------------------------------------------
+  // --- hits ----------------------------------------------------------------------------------------
 
   async function begin() {
     pages = [null];
@@ -98,21 +98,21 @@ export function searchView(main, { scope, stream, query: told, signal }) {
     if (await show(0)) recount();
   }
 
-  // Whether there is an answer; nothing that was asked before is shown any more.
+  // Returns whether the request succeeded; aborts earlier requests.
   async function show(number) {
     round?.abort();
     const own = (round = new AbortController());
     hits.setAttribute("aria-busy", "true");
     back.disabled = more.disabled = true;
     try {
-      const page = await ask(`${data}/search?${params({ order: asked.order, limit: PAGE, eventBytes: MOST_BYTES, after: pages[number] })}`, own.signal);
+      const page = await ask(`${data}/search?${params({ order: request.order, limit: PAGE, eventBytes: MOST_BYTES, after: pages[number] })}`, own.signal);
       at = number;
       pages = [...pages.slice(0, number + 1), page.next];
       trouble.hidden = true;
-      found.hidden = false;
+      results.hidden = false;
       const first = firsts[number];
       firsts[number + 1] = first + page.hits.length;
-      fill(shown, page.hits.length ? `${count(first)} to ${count(first + page.hits.length - 1)} of ${count(page.count)} events` : page.count ? "These are gone from the stream." : "Nothing found.");
+      fill(shown, page.hits.length ? `${count(first)} to ${count(first + page.hits.length - 1)} of ${count(page.count)} events` : page.count ? "These events were truncated." : "No matching events.");
       fill(hits, page.hits.map((hit) => hitNode(hit, scope, stream)));
       back.disabled = number === 0;
       more.disabled = page.next === null;
@@ -120,7 +120,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
     } catch (error) {
       if (own.signal.aborted) return false;
       trouble.hidden = false;
-      found.hidden = true;
+      results.hidden = true;
       fill(trouble, sentence(error));
       return false;
     } finally {
@@ -134,7 +134,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
       const by = counts.by();
       if (by !== "_came") return counts.showValues(by, await ask(`${data}/search/counts?${params({ by, limit: 12 })}`, own.signal));
       const { head, tail } = await ask(`${data}/span`, own.signal);
-      const range = { from: Math.max(asked.since ?? 0, head.time ?? 0), to: Math.min(asked.until ?? Infinity, tail.time ?? 0) };
+      const range = { from: Math.max(request.since ?? 0, head.time ?? 0), to: Math.min(request.until ?? Infinity, tail.time ?? 0) };
       const step = counts.stepOf(range);
       if (!step) return counts.showTimes([], range, 1000);
       return counts.showTimes(await ask(`${data}/search/counts?${params({ by, interval: step / 1000 })}`, own.signal), range, step);
@@ -143,10 +143,10 @@ export function searchView(main, { scope, stream, query: told, signal }) {
     }
   }
 
-  // --- how far it is -------------------------------------------------------------------------------
+  // --- state of the index --------------------------------------------------------------------------
 
   let known = "";
-  async function look() {
+  async function loadIndex() {
     const index = await ask(`${data}/search/index`, signal);
     fill(line, indexLine(index, scope, stream));
     if (known === JSON.stringify(index.fields)) return;
@@ -157,11 +157,11 @@ export function searchView(main, { scope, stream, query: told, signal }) {
       words.focus();
     }));
   }
-  function lookFailed(error) {
-    if (error instanceof Refused && error.status !== 404) fill(line, el("span.bad", {}, sentence(error))); // that there is no index is said below
+  function indexFailed(error) {
+    if (error instanceof Refused && error.status !== 404) fill(line, el("span.bad", {}, sentence(error))); // a missing index is reported below
     else if (error instanceof Refused) fill(line);
   }
-  async function lookAtStanding() {
+  async function loadStanding() {
     try {
       standing.show(await ask(`${data}/search/standing`, signal));
     } catch (error) {

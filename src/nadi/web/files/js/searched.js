@@ -1,13 +1,13 @@
-// What search keeps: which streams have an index, how far that is, and the standing queries of a stream.
+// Search indexes of a scope, the state of an index, and the standing queries of a stream.
 
 import { ask, path, Refused } from "./api.js";
 import { sentence } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { bytes, count } from "./format.js";
 
-// To choose where to search: `node` has the selects, `list` what there is in the scope.
+// Chooses scope and stream: `node` contains selects, `list` the choices.
 export function picker(scope, stream, signal) {
-  const only = sessionStorage.getItem("nadi-scope"); // for who may not list them all
+  const only = sessionStorage.getItem("nadi-scope"); // for users without permission to list all scopes
   const go = (address) => { location.hash = address; };
   const scopes = el("select.field", { "aria-label": "Scope", onchange: () => go(path`#/search/${scopes.value}`) });
   const streams = el("select.field", { "aria-label": "Stream", onchange: () => go(path`#/search/${scope}/${streams.value}`) });
@@ -21,26 +21,26 @@ export function picker(scope, stream, signal) {
   return { node, list };
 
   async function load() {
-    const names = await scopesSeen();
+    const names = await visibleScopes();
     const all = names.includes(scope) || !scope ? names : [scope, ...names];
     fill(scopes, scope ? null : option(""), all.map(option));
     scopes.value = scope ?? "";
     if (!scope) {
-      fill(list, el("p.soft", {}, all.length ? "In which scope?" : "There are no scopes yet, or none that you may list: open a stream, and search there."), links(all, (name) => path`#/search/${name}`));
+      fill(list, el("p.soft", {}, all.length ? "Choose a scope." : "There are no scopes that you may list. Open a stream and search there."), links(all, (name) => path`#/search/${name}`));
       return;
     }
-    const found = await ask(path`/v1/data/${scope}/searched`, signal);
-    const kept = found.map((one) => one.streamName);
-    fill(streams, stream && kept.includes(stream) ? null : option(stream ?? ""), kept.map(option));
+    const searched = await ask(path`/v1/data/${scope}/searched`, signal);
+    const indexed = searched.map((item) => item.streamName);
+    fill(streams, stream && indexed.includes(stream) ? null : option(stream ?? ""), indexed.map(option));
     streams.value = stream ?? "";
-    fill(list, el("p.soft", {}, kept.length ? "In which stream?" : "No stream of this scope has a search index: nadi search create makes one."), links(kept, (name) => path`#/search/${scope}/${name}`));
+    fill(list, el("p.soft", {}, indexed.length ? "Choose a stream." : "No stream in this scope has a search index. Create one with `nadi search create`."), links(indexed, (name) => path`#/search/${scope}/${name}`));
   }
 
-  async function scopesSeen() {
+  async function visibleScopes() {
     if (only) return [only];
     try {
-      const { scopes: found } = await ask("/v1/scopes", signal);
-      return found.map((one) => one.scopeName).filter((name) => !name.startsWith("_"));
+      const { scopes: listed } = await ask("/v1/scopes", signal);
+      return listed.map((item) => item.scopeName).filter((name) => !name.startsWith("_"));
     } catch (error) {
       if (error instanceof Refused && error.status === 403) return [];
       throw error;
@@ -50,50 +50,50 @@ export function picker(scope, stream, signal) {
 
 const links = (names, address) => el("div.row", {}, names.map((name) => el("a.button", { href: address(name) }, name)));
 
-// How far an index is.
+// The state of an index.
 export function indexLine(index, scope, stream) {
   const command = (verb) => el("code", {}, `nadi search ${verb} ${scope} ${stream}`);
-  const state = level(index.bytesBehind, index.bytesOfPast);
+  const state = lag(index.bytesBehind, index.bytesOfPast);
   const notes = [
-    index.isStopped ? el("span.warn", {}, "stopped: ", command("start"), " goes on") : null,
-    !index.isStopped && !index.indexers && index.bytesBehind ? el("span.warn", {}, "nobody indexes it: ", command("start")) : null,
-    index.bytesOfPast ? el("span.warn", {}, `${bytes(index.bytesOfPast)} of the past are left: `, command("past")) : null,
+    index.isStopped ? el("span.warn", {}, "stopped: resume with ", command("run")) : null,
+    !index.isStopped && !index.indexers && index.bytesBehind ? el("span.warn", {}, "no indexer is running: ", command("run")) : null,
+    index.bytesOfPast ? el("span.warn", {}, `${bytes(index.bytesOfPast)} to backfill: `, command("backfill")) : null,
     index.unfit ? el("span.warn", {}, `${count(index.unfit)} events didn't parse`) : null,
     index.gaps ? el("span.warn", {}, `${count(index.gaps)} gaps`) : null,
   ];
   return [state, el("span.soft", {}, `${count(index.events)} events indexed`), notes];
 }
 
-function level(behind, past) {
-  const [kind, text] = behind === null ? ["", "how far it is behind isn't known"] : behind || past ? ["warn", `${bytes(behind)} behind the stream`] : ["good", "level with the stream"];
+function lag(behind, past) {
+  const [kind, text] = behind === null ? ["", "lag unknown"] : behind || past ? ["warn", `${bytes(behind)} behind the stream`] : ["good", "up to date"];
   return el("span.row", {}, el(`span.dot${kind ? `.${kind}` : ""}`), text);
 }
 
-// The fields that one may ask for, each with its kind.
+// The fields of an index, each with its kind.
 export function fieldChips(fields, onField) {
-  return fields.slice(0, 30).map((one) => el("button.tag", { type: "button", title: `${one.kind}, in ${one.events} events: add it to the query`, onclick: () => onField(one.name) }, one.name));
+  return fields.slice(0, 30).map((item) => el("button.tag", { type: "button", title: `${item.kind}, in ${item.events} events. Click to add it to the query.`, onclick: () => onField(item.name) }, item.name));
 }
 
 export function standingPanel(scope, onQuery) {
-  const told = el("span.soft.row", { role: "status" });
+  const status = el("span.soft.row", { role: "status" });
   const body = el("tbody");
   const more = el("p.pad.quiet", { hidden: true });
-  const node = el("div.panel", { hidden: true }, el("div.head", {}, el("h2", {}, "Standing queries"), told), el("div.scroll", {}, el("table", { "aria-label": "Standing queries" }, body)), more);
+  const node = el("div.panel", { hidden: true }, el("div.head", {}, el("h2", {}, "Standing queries"), status), el("div.scroll", {}, el("table", { "aria-label": "Standing queries" }, body)), more);
   return {
     node,
-    show(found) {
-      node.hidden = !found;
-      if (!found) return;
-      const [of, name] = found.hits.split("/");
-      fill(told, level(found.bytesBehind, 0), `${count(found.found)} hits of ${count(found.events)} events, in`,
-        el("a", { href: path`#/stream/${of}/${name}` }, of === scope ? name : found.hits),
-        found.catchingUp ? el("span.warn", {}, `${count(found.catchingUp)} still in the past`) : null,
-        found.isStopped ? el("span.warn", {}, "stopped") : null,
-        !found.isStopped && !found.matchers && found.bytesBehind ? el("span.warn", {}, "nobody matches") : null);
-      fill(body, found.first.map((one) => el("tr", {}, el("td.nowrap", {}, one.name), el("td.mono", {}, one.query),
-        el("td.right", {}, el("button.button.plain", { type: "button", "aria-label": `Search what ${one.name} asks`, onclick: () => onQuery(one.query) }, "Search")))));
-      more.hidden = found.queries <= found.first.length;
-      fill(more, `These are the first ${count(found.first.length)} of ${count(found.queries)}.`);
+    show(standing) {
+      node.hidden = !standing;
+      if (!standing) return;
+      const [of, name] = standing.hits.split("/");
+      fill(status, lag(standing.bytesBehind, 0), `${count(standing.found)} hits of ${count(standing.events)} events, in`,
+        el("a", { href: path`#/stream/${of}/${name}` }, of === scope ? name : standing.hits),
+        standing.catchingUp ? el("span.warn", {}, `${count(standing.catchingUp)} still matching past events`) : null,
+        standing.isStopped ? el("span.warn", {}, "stopped") : null,
+        !standing.isStopped && !standing.matchers && standing.bytesBehind ? el("span.warn", {}, "no matcher is running") : null);
+      fill(body, standing.first.map((item) => el("tr", {}, el("td.nowrap", {}, item.name), el("td.mono", {}, item.query),
+        el("td.right", {}, el("button.button.plain", { type: "button", "aria-label": `Search with ${item.name}`, onclick: () => onQuery(item.query) }, "Search")))));
+      more.hidden = standing.queries <= standing.first.length;
+      fill(more, `Showing ${count(standing.first.length)} of ${count(standing.queries)} queries.`);
     },
   };
 }

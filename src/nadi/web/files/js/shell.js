@@ -1,4 +1,4 @@
-// What is around every view: the bar with where one is, the server's health, light and dark, help, and who one is.
+// The frame around every view: navigation, the server's health, theme, help and sign-in.
 
 import * as api from "./api.js";
 import { form, note, show, sentence } from "./dialogs.js";
@@ -7,20 +7,20 @@ import { event } from "./events.js";
 import { clock } from "./format.js";
 
 export const themed = event();
-const place = el("nav", { "aria-label": "Where you are" });
+const place = el("nav", { "aria-label": "Breadcrumb" });
 const healthDot = el("span.dot");
 const healthText = el("span", {}, "…");
-const health = el("button.health", { type: "button", title: "The server's health", onclick: showHealth }, healthDot, healthText);
+const health = el("button.health", { type: "button", title: "Server health", onclick: showHealth }, healthDot, healthText);
 let components = null;
 
-export function begin() {
+export function start() {
   const logo = el("a.name", { href: "#/", "aria-label": "nadi: all streams" }, el("img", { src: new URL("../icon.svg", import.meta.url).href, width: 20, height: 20, alt: "" }), el("span", {}, "nadi"));
   fill(document.getElementById("bar"), logo, place, el("span.grow"), health,
-    el("button.button.plain.icon", { type: "button", title: "Light or dark (t)", "aria-label": "Light or dark", onclick: otherTheme }, icon("theme")),
-    el("button.button.plain.icon", { type: "button", title: "Keys (?)", "aria-label": "Help: keys", onclick: showHelp }, "?"));
+    el("button.button.plain.icon", { type: "button", title: "Switch theme (t)", "aria-label": "Switch theme", onclick: otherTheme }, icon("theme")),
+    el("button.button.plain.icon", { type: "button", title: "Keyboard shortcuts (?)", "aria-label": "Keyboard shortcuts", onclick: showHelp }, "?"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme());
   setTheme();
-  api.whoAsks(askWho);
+  api.onSignIn(signIn);
   api.changes.on(lost);
   const forever = new AbortController();
   api.every(5000, look, () => healthIs("", "health unknown"), forever.signal);
@@ -37,7 +37,7 @@ async function look(signal) {
   try {
     components = await api.ask("/v1/health", signal);
   } catch (error) {
-    if (error instanceof api.Refused && error.status === 403) return healthIs("", "health not permitted");
+    if (error instanceof api.Refused && error.status === 403) return healthIs("", "health requires permission");
     throw error;
   }
   const kind = { UP: "good", STARTING: "warn", NEW: "warn" }[components.status] ?? "bad";
@@ -59,51 +59,51 @@ function showHealth() {
     Object.values(component.children).forEach((child) => walk(child, depth + 1));
   };
   if (components) walk(components, 0);
-  show("Health", components ? el("div.scroll", {}, el("table", {}, el("tbody", {}, rows))) : el("p", {}, "The server has not told yet."));
+  show("Health", components ? el("div.scroll", {}, el("table", {}, el("tbody", {}, rows))) : el("p", {}, "The server hasn't reported its health yet."));
 }
 
 function lost(isLost, since) {
   const banner = document.getElementById("banner");
   banner.hidden = !isLost;
   if (isLost) {
-    healthIs("bad", "no answer");
-    fill(banner, `The server at ${location.host} has not answered since ${clock(since, { date: false })}. Trying again…`);
+    healthIs("bad", "no response");
+    fill(banner, `The server at ${location.host} hasn't responded since ${clock(since, { date: false })}. Retrying…`);
   }
 }
 
-// --- who -------------------------------------------------------------------------------------------
+// --- sign-in ---------------------------------------------------------------------------------------
 
-async function askWho() {
+async function signIn() {
   const done = await form({
     title: "Sign in",
-    about: "This server asks who you are. What you give here goes to it alone, and is forgotten when this tab is closed.",
+    about: "This server requires authentication. Your credentials are sent only to it and are forgotten when this tab is closed.",
     fields: [
       { name: "user", label: "User", autocomplete: "username" },
       { name: "password", label: "Password", type: "password", autocomplete: "current-password" },
-      { name: "token", label: "Or a bearer token", type: "password" },
-      { name: "kept", label: "Keep it while this tab is open, also when it is loaded again", type: "checkbox" },
+      { name: "token", label: "or bearer token", type: "password" },
+      { name: "kept", label: "Stay signed in until this tab is closed", type: "checkbox" },
     ],
     confirm: "Sign in",
     act: async ({ user, password, token, kept }) => {
-      const given = token ? `Bearer ${token.trim()}` : api.basic(user, password);
-      const headers = { Authorization: given };
+      const authorization = token ? `Bearer ${token.trim()}` : api.basic(user, password);
+      const headers = { Authorization: authorization };
       const response = await fetch("/v1/scopes", { headers, credentials: "omit", cache: "no-store" });
       if (response.status === 401) throw new Error((await response.json()).error);
-      api.signIn(given, kept);
+      api.signIn(authorization, kept);
       return true;
     },
   });
-  if (!done) note("Nobody signed in: load the page again to do so.", true);
+  if (!done) note("Not signed in. Reload the page to sign in.", true);
   return Boolean(done);
 }
 
-// --- light and dark, help --------------------------------------------------------------------------
+// --- theme, help -----------------------------------------------------------------------------------
 
 function setTheme(chosen = localStorage.getItem("nadi-theme")) {
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   document.documentElement.dataset.theme = chosen ?? system;
   forgetColours();
-  themed.tell();
+  themed.emit();
 }
 
 export function otherTheme() {
@@ -114,12 +114,12 @@ export function otherTheme() {
 
 export function showHelp() {
   const keys = [
-    ["Space", "play, pause"], ["← →", "jump back, ahead; with Shift ten times as far"], [".", "the next event"],
-    ["[ ]", "slower, faster"], ["l", "live: what passes now"], ["b", "a bookmark at the chosen moment, or here"],
-    ["/", "find a stream, or ask another query"], ["t", "light or dark"], ["?", "this"],
+    ["Space", "play or pause"], ["← →", "jump back or ahead; with Shift ten times as far"], [".", "next event"],
+    ["[ ]", "slower or faster"], ["l", "live events"], ["b", "bookmark the selected or current moment"],
+    ["/", "find a stream, or edit the query"], ["t", "switch theme"], ["?", "this help"],
   ];
-  show("Keys", el("dl.keys", {}, keys.map(([key, what]) => [el("dt", {}, key.split(" ").map((one) => [el("kbd", {}, one), " "])), el("dd", {}, what)])),
-    el("p.soft", {}, "In a picture: click for a moment, drag for a stretch, wheel to zoom, Shift-drag to move."));
+  show("Keyboard shortcuts", el("dl.keys", {}, keys.map(([key, action]) => [el("dt", {}, key.split(" ").map((part) => [el("kbd", {}, part), " "])), el("dd", {}, action)])),
+    el("p.soft", {}, "In a picture: click to select a moment, drag to select a range, wheel to zoom, Shift-drag to move."));
 }
 
 export function trouble(node, problem) {

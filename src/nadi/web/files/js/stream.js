@@ -1,4 +1,4 @@
-// One stream: the picture of its segments over time, its places, its tail, who reads it, and what can be done to it.
+// One stream: the picture of its segments, bookmarks and slices, tail, reader groups, transactions and operations.
 
 import { path } from "./api.js";
 import { byOf, timeChoice } from "./clocks.js";
@@ -48,10 +48,10 @@ export function streamView(main, { scope, stream, signal }) {
     el("div.two", {},
       tailPanel(known.data, signal),
       el("div.panel", {}, tabs([
-        ["Places", places.node, () => {}],
+        ["Bookmarks and slices", places.node, () => {}],
         ["Reader groups", groups.node, model.groups],
         ["Transactions", transactions.node, model.transactions],
-        ["Change", operations(), () => {}],
+        ["Operations", operations(), () => {}],
       ])))));
 
   model.changed.on((what) => {
@@ -79,54 +79,54 @@ export function streamView(main, { scope, stream, signal }) {
   choose(null);
 
   function showFacts() {
-    const sum = (name) => known.loads.reduce((total, one) => total + one[name][1], 0);
-    const kept = known.segments.reduce((total, one) => total + one.end_offset - one.start_offset, 0);
+    const sum = (name) => known.loads.reduce((total, item) => total + item[name][1], 0);
+    const stored = known.segments.reduce((total, item) => total + item.end_offset - item.start_offset, 0);
     const policy = known.config?.scalingPolicy;
     const scaling = policy && (policy.type === "FIXED_NUM_SEGMENTS" ? "fixed" : `scales at ${policy.targetRate} ${policy.type.includes("EVENTS") ? "events/s" : "KB/s"}`);
     fill(facts,
       known.isSealed ? el("span", {}, el("b", {}, "sealed")) : el("span", {}, el("b", {}, short(flow(sum("events_per_s")))), " events/s, ", el("b", {}, rate(sum("bytes_per_s")))),
       el("span", {}, el("b", {}, count(known.loads.length)), ` segment${known.loads.length === 1 ? "" : "s"} of `, el("b", {}, count(known.segments.length))),
-      el("span", {}, "keeps ", el("b", {}, bytes(kept)), known.head?.time ? ` since ${clock(known.head.time)}` : ""),
+      el("span", {}, "stores ", el("b", {}, bytes(stored)), known.head?.time ? ` since ${clock(known.head.time)}` : ""),
       scaling ? el("span", {}, scaling) : null);
   }
 
-  function choose(found) {
-    chosen = found;
-    view.choose(found);
-    chosenBar.classList.toggle("is", Boolean(found));
-    if (!found) return fill(chosenBar, el("span.quiet", {}, "Click in the picture for a moment, drag for a stretch, wheel to zoom."));
-    const isMoment = found.from === found.to;
+  function choose(range) {
+    chosen = range;
+    view.choose(range);
+    chosenBar.classList.toggle("is", Boolean(range));
+    if (!range) return fill(chosenBar, el("span.quiet", {}, "Click to select a moment, drag to select a range, wheel to zoom."));
+    const isMoment = range.from === range.to;
     const button = (text, act, extra = "") => el(`button.button${extra}`, { type: "button", onclick: act }, text);
-    return fill(chosenBar, el("span.mono", {}, isMoment ? clock(found.from, { millis: true }) : `${clock(found.from)} to ${clock(found.to)}, ${span(found.to - found.from)}`), el("span.grow"),
-      el("a.button", { href: playOf(found) }, isMoment ? "Play from here" : "Play it"),
-      isMoment ? button("Bookmark…", () => makeBookmark(model, found.from)) : button("Slice…", () => makeSlice(model, found)),
-      isMoment ? null : button("Zoom", () => { view.see(found.from, found.to); choose(null); }),
-      isMoment ? button("Truncate before…", () => truncate(model, found.from), ".danger") : null,
-      button("Never mind", () => choose(null), ".plain"));
+    return fill(chosenBar, el("span.mono", {}, isMoment ? clock(range.from, { millis: true }) : `${clock(range.from)} to ${clock(range.to)}, ${span(range.to - range.from)}`), el("span.grow"),
+      el("a.button", { href: playOf(range) }, isMoment ? "Play from here" : "Play"),
+      isMoment ? button("Bookmark…", () => makeBookmark(model, range.from)) : button("Slice…", () => makeSlice(model, range)),
+      isMoment ? null : button("Zoom", () => { view.see(range.from, range.to); choose(null); }),
+      isMoment ? button("Truncate before…", () => truncate(model, range.from), ".danger") : null,
+      button("Clear selection", () => choose(null), ".plain"));
   }
 
   const playOf = ({ from, to }) => `${path`#/play/${scope}/${stream}`}?${byOf(known, from === to ? { from } : { from, to })}`;
 
-  function see(kind, one) {
-    if ([one.time, one.start?.time, one.end?.time].includes(null)) return note("When the stream stood there isn't known.");
+  function see(kind, item) {
+    if ([item.time, item.start?.time, item.end?.time].includes(null)) return note("The time of this position is unknown.");
     if (kind === "bookmark") {
-      if (!view.inView(one.time)) view.see(one.time - 30000, one.time + 30000);
-      choose({ from: one.time, to: one.time });
+      if (!view.inView(item.time)) view.see(item.time - 30000, item.time + 30000);
+      choose({ from: item.time, to: item.time });
     } else {
-      const room = Math.max((one.end.time - one.start.time) * 0.15, 500);
-      view.see(one.start.time - room, one.end.time + room);
-      choose({ from: one.start.time, to: one.end.time });
+      const margin = Math.max((item.end.time - item.start.time) * 0.15, 500);
+      view.see(item.start.time - margin, item.end.time + margin);
+      choose({ from: item.start.time, to: item.end.time });
     }
   }
 
   function operations() {
     const act = (text, about, run, extra = "") => el("tr", {}, el("td", {}, el(`button.button${extra}`, { type: "button", onclick: run }, text)), el("td.soft", {}, about));
-    return el("table", { "aria-label": "Changes" }, el("tbody", {},
-      act("Split…", "Replace a segment by several, for more writers and readers at once.", () => split(model)),
-      act("Merge…", "Replace two segments side by side by one.", () => merge(model)),
-      act("Bookmark the tail…", "Give the end, as it is now, a name.", () => makeBookmark(model, null)),
-      act("Truncate…", "Delete what came before a moment: choose that in the picture first.", () => (chosen ? truncate(model, chosen.from) : note("Choose a moment first: click in the picture.")), ".danger"),
-      act("Seal…", "Nothing can be written to it any more.", () => seal(model), ".danger")));
+    return el("table", { "aria-label": "Operations" }, el("tbody", {},
+      act("Split…", "Replace a segment by several, for more parallel writers and readers.", () => split(model)),
+      act("Merge…", "Replace two adjacent segments by one.", () => merge(model)),
+      act("Bookmark the tail…", "Name the current end of the stream.", () => makeBookmark(model, null)),
+      act("Truncate…", "Delete the events before the selected moment.", () => (chosen ? truncate(model, chosen.from) : note("Select a moment first: click in the picture.")), ".danger"),
+      act("Seal…", "Prevent further writes, permanently.", () => seal(model), ".danger")));
   }
 
   return {

@@ -1,4 +1,4 @@
-// Who reads a stream, and which transactions it has.
+// Tables of a stream's reader groups and transactions.
 
 import { el, fill } from "./dom.js";
 import { bytes, count, span, when } from "./format.js";
@@ -7,12 +7,12 @@ import { sentence } from "./dialogs.js";
 function table(label, heads) {
   const body = el("tbody");
   const empty = el("p.pad.quiet", { role: "status" }, "…");
-  const whole = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, heads.map(([text, kind]) => el(`th${kind ? `.${kind}` : ""}`, { scope: "col" }, text)))), body);
-  const node = el("div.scroll", {}, whole, empty);
+  const grid = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, heads.map(([text, kind]) => el(`th${kind ? `.${kind}` : ""}`, { scope: "col" }, text)))), body);
+  const node = el("div.scroll", {}, grid, empty);
   return {
     node,
     show(rows, none, trouble) {
-      whole.hidden = !rows?.length;
+      grid.hidden = !rows?.length;
       empty.hidden = Boolean(rows?.length);
       fill(empty, trouble ? sentence(trouble) : none);
       fill(body, (rows ?? []).map((cells) => el("tr", {}, cells)));
@@ -20,7 +20,7 @@ function table(label, heads) {
   };
 }
 
-// Where little came, times are known to ten seconds: who has something to read is behind, whatever they tell.
+// At low rates, times are only accurate to ten seconds: a group with bytes to read is behind, whatever its lag in seconds.
 function behind(group) {
   if (group.secondsBehind === null) return "–";
   if (group.secondsBehind >= 1) return span(group.secondsBehind * 1000);
@@ -28,35 +28,35 @@ function behind(group) {
 }
 
 export function groupsTable(model) {
-  const made = table("Reader groups", [["Group"], ["Readers", "num"], ["Stands at"], ["Behind", "num"], ["Bytes", "num"], ["Events", "num"]]);
+  const grid = table("Reader groups", [["Group"], ["Readers", "num"], ["Position"], ["Lag", "num"], ["Bytes", "num"], ["Events", "num"]]);
   return {
-    node: made.node,
+    node: grid.node,
     show() {
       const { groups, troubles } = model.known;
-      made.show(groups?.map((one) => [
-        el("td", { title: one.why }, one.scopeName === model.known.scope ? one.readerGroupName : `${one.scopeName}/${one.readerGroupName}`),
-        el("td.num", {}, count(one.readers)),
-        el("td.mono", {}, one.position ? when(one.position.time) : one.why || "unknown"),
-        el("td.num", {}, behind(one)),
-        el("td.num", {}, bytes(one.bytesBehind)),
-        el("td.num", {}, one.eventsBehind === null ? "–" : `${one.eventsBehind ? "~" : ""}${count(one.eventsBehind)}`),
-      ]), groups ? "No reader group reads this stream." : "…", troubles.groups);
+      grid.show(groups?.map((item) => [
+        el("td", { title: item.why }, item.scopeName === model.known.scope ? item.readerGroupName : `${item.scopeName}/${item.readerGroupName}`),
+        el("td.num", {}, count(item.readers)),
+        el("td.mono", {}, item.position ? when(item.position.time) : item.why || "unknown"),
+        el("td.num", {}, behind(item)),
+        el("td.num", {}, bytes(item.bytesBehind)),
+        el("td.num", {}, item.eventsBehind === null ? "–" : `${item.eventsBehind ? "~" : ""}${count(item.eventsBehind)}`),
+      ]), groups ? "No reader groups read this stream." : "…", troubles.groups);
     },
   };
 }
 
 export function transactionsTable(model) {
-  const made = table("Transactions", [["Transaction"], ["State"], ["Begun"], ["Lease", "num"]]);
+  const grid = table("Transactions", [["Transaction"], ["State"], ["Started"], ["Lease", "num"]]);
   return {
-    node: made.node,
+    node: grid.node,
     show() {
       const { transactions, troubles } = model.known;
-      made.show(transactions?.map((one) => [
-        el("td.mono", { title: one.id }, `${one.id.slice(0, 8)}…${one.id.slice(-6)}`),
-        el("td", { class: { OPEN: "warn", ABORTED: "bad", ABORTING: "bad" }[one.state] ?? "good" }, one.state.toLowerCase()),
-        el("td.mono", {}, when(one.created)),
-        el("td.num", {}, one.leaseMs === null ? "–" : span(one.leaseMs)),
-      ]), transactions ? "It has no transactions, open or lately ended." : "…", troubles.transactions);
+      grid.show(transactions?.map((item) => [
+        el("td.mono", { title: item.id }, `${item.id.slice(0, 8)}…${item.id.slice(-6)}`),
+        el("td", { class: { OPEN: "warn", ABORTED: "bad", ABORTING: "bad" }[item.state] ?? "good" }, item.state.toLowerCase()),
+        el("td.mono", {}, when(item.created)),
+        el("td.num", {}, item.leaseMs === null ? "–" : span(item.leaseMs)),
+      ]), transactions ? "No open or recently ended transactions." : "…", troubles.transactions);
     },
   };
 }

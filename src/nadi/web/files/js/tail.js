@@ -1,4 +1,4 @@
-// A stream's events as they come, the newest at the bottom.
+// A stream's events as they arrive, the newest at the bottom.
 
 import { el, fill, say } from "./dom.js";
 import { follow } from "./follow.js";
@@ -6,66 +6,66 @@ import { clock, count, segment, short } from "./format.js";
 import { shown } from "./payload.js";
 import { overHttp } from "./source.js";
 
-const KEPT = 300; // events on the page
-const AT_ONCE = 60; // of one batch
+const MAX_SHOWN = 300; // events on the page
+const AT_ONCE = 60; // maximum shown events per batch
 
 export function tailPanel(data, signal) {
-  const list = el("div.events", { role: "log", "aria-label": "Events as they come", tabIndex: 0 });
-  const told = el("span.quiet.grow", { role: "status" }, "");
-  const find = el("input.field", { type: "search", placeholder: "Only with this text", "aria-label": "Only events with this text", size: 16 });
-  const hold = el("button.button", { type: "button", "aria-pressed": "false", onclick: toggle }, "Hold");
-  let isHeld = false;
-  let isFound = false; // so that what comes from now on is shown
-  let come = 0;
+  const list = el("div.events", { role: "log", "aria-label": "Live events", tabIndex: 0 });
+  const status = el("span.quiet.grow", { role: "status" }, "");
+  const find = el("input.field", { type: "search", placeholder: "Filter", "aria-label": "Show only events with this text", size: 16 });
+  const pauseButton = el("button.button", { type: "button", "aria-pressed": "false", onclick: toggle }, "Pause");
+  let isPaused = false;
+  let isConnected = false; // following the tail
+  let received = 0;
   let passed = 0;
-  let held = 0; // that came while it was held
+  let pending = 0; // received while paused
   let state = "";
   const recent = []; // [ms, count] of the last seconds
 
   function toggle() {
-    isHeld = !isHeld;
-    hold.setAttribute("aria-pressed", isHeld);
-    if (isHeld) return;
-    if (held) list.append(gap(`${count(held)} more came while it was held.`));
-    held = 0;
+    isPaused = !isPaused;
+    pauseButton.setAttribute("aria-pressed", isPaused);
+    if (isPaused) return;
+    if (pending) list.append(gap(`${count(pending)} events arrived while paused.`));
+    pending = 0;
     list.scrollTop = list.scrollHeight;
   }
 
   function add(batch) {
     const number = batch.events.length + batch.passed;
-    isFound = true;
-    come += number;
+    isConnected = true;
+    received += number;
     recent.push([Date.now(), number]);
-    const wanted = find.value;
-    const found = batch.events.filter((one) => !wanted || one.text?.includes(wanted));
-    const left = isHeld ? batch.events.length : Math.max(found.length - AT_ONCE, 0);
-    passed += batch.passed + left;
-    tell();
-    if (isHeld) {
-      held += number;
+    const text = find.value;
+    const matching = batch.events.filter((item) => !text || item.text?.includes(text));
+    const hidden = isPaused ? batch.events.length : Math.max(matching.length - AT_ONCE, 0);
+    passed += batch.passed + hidden;
+    update();
+    if (isPaused) {
+      pending += number;
       return;
     }
     const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
-    const nodes = found.slice(-AT_ONCE).map(node);
-    const dropped = left + (wanted ? 0 : batch.passed);
-    if (batch.isBehind && !wanted) nodes.unshift(gap("More came than can be shown: it goes on at the tail."));
-    else if (dropped) nodes.unshift(gap(`${count(dropped)} more came in between.`));
+    const nodes = matching.slice(-AT_ONCE).map(node);
+    const dropped = hidden + (text ? 0 : batch.passed);
+    if (batch.isBehind && !text) nodes.unshift(gap("Too many events to show: continuing at the tail."));
+    else if (dropped) nodes.unshift(gap(`${count(dropped)} events not shown.`));
     list.append(...nodes);
-    while (list.childElementCount > KEPT) list.firstChild.remove();
+    while (list.childElementCount > MAX_SHOWN) list.firstChild.remove();
     if (isAtEnd) list.scrollTop = list.scrollHeight;
   }
 
-  function tell() {
+  function update() {
     while (recent.length && recent[0][0] < Date.now() - 3000) recent.shift();
-    const rate = recent.reduce((sum, one) => sum + one[1], 0) / 3;
-    say(told, state || (come ? `${short(rate)} events/s${passed ? `, ${count(passed)} not shown` : ""}` : isFound ? "Nothing has come since the page was opened." : "Looking for the tail…"));
+    const rate = recent.reduce((sum, item) => sum + item[1], 0) / 3;
+    say(status, state || (received ? `${short(rate)} events/s${passed ? `, ${count(passed)} not shown` : ""}` : isConnected ? "No new events since the page was opened." : "Connecting to the tail…"));
   }
 
-  follow(overHttp(data).tail, add, (text) => { state = text; tell(); }, signal);
-  const timer = setInterval(tell, 1000);
+  follow(overHttp(data).tail, add, (text) => { state = text; update(); }, signal);
+  const timer = setInterval(update, 1000);
   signal.addEventListener("abort", () => clearInterval(timer));
-  return el("div.panel", {}, el("div.head", {}, el("h2", {}, "Tail"), told, find,
-    el("button.button", { type: "button", onclick: () => list.replaceChildren() }, "Clear"), hold), list);
+  return el("div.panel", {}, el("div.head", {}, el("h2", {}, "Tail"), status, find,
+    el("button.button", { type: "button", onclick: () => list.replaceChildren() }, "Clear"), pauseButton), list);
 }
 
 const gap = (text) => el("div.event.gap", {}, text);

@@ -1,4 +1,4 @@
-// How the player shows events: as pictures, or one by one as JSON or text. Charts are in chart.js.
+// The player's views of events: as pictures, or as JSON or text. Charts are in chart.js.
 
 import { el, fill } from "./dom.js";
 import { clock, segment } from "./format.js";
@@ -7,30 +7,30 @@ import { bitmapOf, jsonOf, pretty, shown } from "./payload.js";
 const LIST = 40; // events under the current one
 
 export function pictureView() {
-  const canvas = el("canvas.fill", { role: "img", "aria-label": "The picture of the current event" });
-  let next = null; // the latest that came while another was read
-  let isReading = false;
+  const canvas = el("canvas.fill", { role: "img", "aria-label": "Picture of the current event" });
+  let next = null; // the latest event received while another was being decoded
+  let isDecoding = false;
   let bitmap = null;
   let count = 0;
 
   async function read() {
-    isReading = true;
+    isDecoding = true;
     while (next) {
       const event = next;
       next = null;
       try {
-        const made = await bitmapOf(event);
+        const decoded = await bitmapOf(event);
         bitmap?.close();
-        bitmap = made;
+        bitmap = decoded;
         count += 1;
         canvas.dataset.frames = count;
-        canvas.setAttribute("aria-label", `The picture of ${clock(event.time, { millis: true })}, ${made.width} by ${made.height}`);
+        canvas.setAttribute("aria-label", `Picture of ${clock(event.time, { millis: true })}, ${decoded.width} by ${decoded.height}`);
         draw();
       } catch {
-        // not a picture after all: the one before stays
+        // not a picture: keep the previous one
       }
     }
-    isReading = false;
+    isDecoding = false;
   }
 
   function draw() {
@@ -55,7 +55,7 @@ export function pictureView() {
       if (!last) return;
       isPicture = true;
       next = last;
-      if (!isReading) read();
+      if (!isDecoding) read();
     },
     clear() { next = null; },
     has: () => isPicture,
@@ -65,7 +65,7 @@ export function pictureView() {
 export function eventView() {
   const head = el("div.pad.soft.mono");
   const body = el("pre");
-  const list = el("div", { role: "log", "aria-label": "Events before" });
+  const list = el("div", { role: "log", "aria-label": "Previous events" });
   const node = el("div", {}, head, body, list);
   let recent = [];
   let isNew = false;

@@ -1,4 +1,4 @@
-// A list of any length whose rows are made only where one sees them: a few dozen elements, used again while scrolling.
+// A list of any length that only creates visible rows: a few dozen elements, reused while scrolling.
 
 import { el } from "./dom.js";
 
@@ -19,7 +19,7 @@ export function virtualList({ rowHeight, make, label }) {
       pool.push(row);
       space.append(row.node);
     }
-    // each row of the pool keeps the indexes that have its remainder: what stays on the screen keeps its element
+    // each row of the pool takes the indexes with its remainder, so that a visible item keeps its element
     const size = pool.length;
     for (let i = 0; i < size; i++) {
       const index = first + ((((i - first) % size) + size) % size);
@@ -41,7 +41,7 @@ export function virtualList({ rowHeight, make, label }) {
 
   scroller.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
-    const row = pool.find((one) => one.node === document.activeElement);
+    const row = pool.find((entry) => entry.node === document.activeElement);
     if (!step || !row) return;
     event.preventDefault();
     event.stopPropagation();
@@ -50,7 +50,7 @@ export function virtualList({ rowHeight, make, label }) {
     if (top < scroller.scrollTop) scroller.scrollTop = top;
     if (top + rowHeight > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = top + rowHeight - scroller.clientHeight;
     draw();
-    pool.find((one) => !one.node.hidden && Number(one.node.getAttribute("aria-posinset")) === index + 1)?.node.focus({ preventScroll: true });
+    pool.find((entry) => !entry.node.hidden && Number(entry.node.getAttribute("aria-posinset")) === index + 1)?.node.focus({ preventScroll: true });
   });
 
   return {
