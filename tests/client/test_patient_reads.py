@@ -185,7 +185,7 @@ async def test_at_the_tail_nothing_is_owed() -> None:
 
 
 async def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.segments.segment_input._TAKEN_S", 0.05)
+    monkeypatch.setattr("nadi.client.segments.segment_input._ACCEPTED_S", 0.05)
 
     async with world(1) as w:
         await filled(w, timeout_s=0.4)
