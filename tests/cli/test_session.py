@@ -29,9 +29,9 @@ def test_command_nobody_listens_one_line_says_so_and_one_ends_it(command: str) -
         text=True,
         timeout=90,
     )
-    says = f"nobody listens at 127.0.0.1:{port}: start a server there (`nadi up`), or check the address"
+    says = f"no server listens at 127.0.0.1:{port}: start one there (`nadi up`), or check the address"
     notice, error = done.stderr.splitlines()
-    assert notice == f"{says}; calls wait for it for up to 1.5 s"
+    assert notice == f"{says}; calls are retried for up to 1.5 s"
     assert error.startswith("error: ")
     assert error.endswith(says)
     assert (done.returncode, done.stdout) == (1, "")
@@ -40,7 +40,7 @@ def test_command_nobody_listens_one_line_says_so_and_one_ends_it(command: str) -
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("tcp://127.0.0.1:9090,127.0.0.1:9190", "names several servers: give one of them"),
+        ("tcp://127.0.0.1:9090,127.0.0.1:9190", "names several servers"),
         ("tcp://127.0.0.1:9090,tcp://127.0.0.1:9190", "names several servers"),
         ("tcp://127.0.0.1:99999", "is not a controller address"),
         ("tcp://127.0.0.1:0", "is not a controller address"),
@@ -73,4 +73,4 @@ def test_what_others_log_is_not_printed() -> None:
     assert done.returncode == 1
     notice, error = done.stderr.splitlines()
     assert notice.startswith(f"the controller at 127.0.0.1:{port} can't be reached: ")
-    assert error.startswith("error: listScopes had no answer within ")
+    assert error.startswith("error: listScopes ")

@@ -140,7 +140,7 @@ def test_fields_that_no_query_could_name_or_tell_apart_are_refused(text: str, wh
 
 @pytest.mark.parametrize("given", [[5], [None], b"a:text", [("a", "text")]])
 def test_fields_that_are_not_texts_are_refused(given: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="the fields of an index are a list of texts, not"):
+    with pytest.raises(InvalidArgumentError):
         fields_of(given)
 
 

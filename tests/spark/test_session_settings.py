@@ -135,7 +135,7 @@ def test_times_of_rows_are_the_same_instants_in_every_session(world: World, sess
         ("endingTimestamp", "2025-03-09T07:00Z", 0),
     ):
         assert world.read(stream, **{option: moment}).count() == count
-    with pytest.raises(PySparkException, match="'2025-11-02T01:30' has no time zone"):
+    with pytest.raises(PySparkException, match="'2025-11-02T01:30'"):
         world.read(stream, startingTimestamp="2025-11-02T01:30").count()
 
 

@@ -162,7 +162,7 @@ class Places:
 
 
 class LoopTurns:
-    """Limit of `most` pieces of work started per loop iteration: `await turns.wait(peer)` before the work, or pass it
+    """Limit of `most` pieces of work started per loop iteration: `await turns.mine(peer)` before the work, or pass it
     to `turns.ask(peer, work)`."""
 
     def __init__(self, most: int) -> None:
@@ -182,7 +182,7 @@ class LoopTurns:
         else:
             self._waiting.put(peer, work)
 
-    async def wait(self, peer: str) -> None:
+    async def mine(self, peer: str) -> None:
         """Wait for this peer's turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

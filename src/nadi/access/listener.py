@@ -222,7 +222,7 @@ class Listener:
                 began, timeout_s = loop.time(), TLS_HANDSHAKE_S
                 async with asyncio.timeout(timeout_s):
                     await _hello(accepted)
-                    await self._handshakes.wait(guest.address)
+                    await self._handshakes.mine(guest.address)
                 timeout_s = max(1.0, timeout_s - (loop.time() - began))
             await loop.connect_accepted_socket(
                 lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
