@@ -1,4 +1,4 @@
-"""Passwords that cost little: the tests log in hundreds of times."""
+"""Make password checks cheap, because the tests log in hundreds of times."""
 
 from __future__ import annotations
 

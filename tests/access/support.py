@@ -1,4 +1,4 @@
-"""What the tests of access control share: users of each kind, a certificate, a server with both."""
+"""Common parts of the access control tests: users, certificates, servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def password_hash() -> str:
 
 
 def users_file(folder: Path, grants: dict[str, str] | None = None) -> Path:
-    """A users file; everybody's password is PASSWORD."""
+    """Write a users file in which all passwords are PASSWORD; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "users"
     users = {name: User(name, password_hash(), Permissions.parse(text)) for name, text in (grants or GRANTS).items()}
@@ -52,19 +52,19 @@ def certificate(folder: Path, *names: str) -> Certificate:
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     issued = authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
-    made = Certificate(folder / "server.pem", folder / "server.key", folder / "authority.pem")
-    issued.private_key_pem.write_to_path(made.key)
+    files = Certificate(folder / "server.pem", folder / "server.key", folder / "authority.pem")
+    issued.private_key_pem.write_to_path(files.key)
     for blob in issued.cert_chain_pems:
-        blob.write_to_path(made.certificate, append=True)
-    authority.cert_pem.write_to_path(made.authority)
-    return made
+        blob.write_to_path(files.certificate, append=True)
+    authority.cert_pem.write_to_path(files.authority)
+    return files
 
 
 @contextmanager
 def guarded(
     folder: Path, *, tls: Certificate | None = None, rest_port: int | None = None, **more: Any
 ) -> Iterator[EmbeddedServer]:
-    """A server that asks who comes; it has the users of GRANTS."""
+    """Start a server with access control and the users of GRANTS."""
     security = ServerSecurity(
         users_file=str(users_file(folder / "settings")),
         tls_certificate=str(tls.certificate) if tls else None,

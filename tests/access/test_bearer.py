@@ -1,4 +1,4 @@
-"""Bearer tokens against keys in a file, in a key set, and at an address."""
+"""Bearer tokens checked with keys from a file, a key set, and an address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ISSUER, AUDIENCE = "https://id.example", "nadi"
 
 
 def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = None, **claims: Any) -> str:
-    whole = {
+    payload = {
         "sub": "ann",
         "iss": ISSUER,
         "aud": AUDIENCE,
@@ -41,7 +41,7 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = None, **cl
         **claims,
     }
     headers = {"kid": kid} if kid else None
-    return jwt.encode({k: v for k, v in whole.items() if v is not None}, key, algorithm, headers)
+    return jwt.encode({k: v for k, v in payload.items() if v is not None}, key, algorithm, headers)
 
 
 def settings(keys: str, **more: Any) -> BearerSettings:
@@ -67,7 +67,7 @@ def pem(tmp_path: Path) -> BearerKeys:
     return BearerKeys(settings(str(tmp_path / "key.pem")))
 
 
-def test_a_good_token(pem: BearerKeys) -> None:
+def test_valid_token_returns_its_caller(pem: BearerKeys) -> None:
     caller = ask(pem, token())
     assert caller.name == "ann"
     assert caller.may("prn::/scope:home/stream:a", Permission.READ_UPDATE)
@@ -78,7 +78,7 @@ def test_a_good_token(pem: BearerKeys) -> None:
 
 WRONG = {
     "expired": token(exp=time.time() - 1),
-    "without an end": token(exp=None),
+    "without an expiry": token(exp=None),
     "another issuer": token(iss="https://else.example"),
     "no issuer": token(iss=None),
     "another audience": token(aud="else"),
@@ -86,8 +86,8 @@ WRONG = {
     "another key": token(OTHER),
     "unsigned": jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60}, "", "none"),
     "another kind of key": token(EC, "ES256"),
-    "grants that are none": token(nadi=["everything"]),
-    "grants of a strange kind": token(nadi=[1]),
+    "invalid grants": token(nadi=["everything"]),
+    "grants of another type": token(nadi=[1]),
     "grants as a mapping": token(nadi={"prn::/": "READ"}),
     "no token": "a.b.c",
     "not ASCII": "é.ü.ß",
@@ -95,12 +95,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_a_wrong_token(pem: BearerKeys, text: str) -> None:
+def test_invalid_token_is_rejected(pem: BearerKeys, text: str) -> None:
     with pytest.raises(NotAuthenticatedError):
         ask(pem, text)
 
 
-def test_a_public_key_is_no_secret_to_sign_with(pem: BearerKeys) -> None:
+def test_token_signed_with_the_public_key_as_secret_is_rejected(pem: BearerKeys) -> None:
     import base64
     import hashlib
     import hmac
@@ -115,7 +115,7 @@ def test_a_public_key_is_no_secret_to_sign_with(pem: BearerKeys) -> None:
         ask(pem, signed)
 
 
-def test_a_key_set(tmp_path: Path) -> None:
+def test_key_set_selects_the_key_by_id(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set(RSA_JWK, EC_JWK, SECRET_JWK))
     keys = BearerKeys(settings(str(path)))
@@ -129,13 +129,13 @@ def test_a_key_set(tmp_path: Path) -> None:
 
 @contextmanager
 def serving(answers: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """An address that gives the answers one after the other, the last for ever; and who asked."""
-    asked: list[str] = []
+    """Yield an address that returns the answers in turn and then always the last one, and the list of requests."""
+    requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = (answers.pop(0) if len(answers) > 1 else answers[0]).encode()
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_response(200 if body else 500)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -148,7 +148,7 @@ def serving(answers: list[str]) -> Iterator[tuple[str, list[str]]]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/keys", asked
+        yield f"http://127.0.0.1:{server.server_port}/keys", requests
     finally:
         server.shutdown()
         server.server_close()
@@ -157,19 +157,18 @@ def serving(answers: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 async def test_keys_at_an_address_follow_their_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bearer_module, "BEARER_KEYS_REFRESH_S", 0.0)
-    with serving([key_set(RSA_JWK), key_set(EC_JWK)]) as (address, asked):
+    with serving([key_set(RSA_JWK), key_set(EC_JWK)]) as (address, requests):
         keys = BearerKeys(settings(address))
-
         assert (await keys.caller(token(kid="one"))).name == "ann"
         assert (await keys.caller(token(kid="one"))).name == "ann"
-        assert len(asked) == 1, "a set that has the key is kept"
+        assert len(requests) == 1, "a set with the key is not fetched again"
         assert (await keys.caller(token(EC, "ES256", kid="two"))).name == "ann"
         with pytest.raises(NotAuthenticatedError):
             await keys.caller(token(kid="one"))
 
 
-def test_unknown_keys_do_not_make_it_ask_again_and_again() -> None:
-    with serving([key_set(RSA_JWK)]) as (address, asked):
+def test_unknown_key_ids_fetch_the_key_set_only_once() -> None:
+    with serving([key_set(RSA_JWK)]) as (address, requests):
         keys = BearerKeys(settings(address))
 
         async def test() -> None:
@@ -178,17 +177,16 @@ def test_unknown_keys_do_not_make_it_ask_again_and_again() -> None:
                     await keys.caller(token(kid=f"unknown {number}"))
 
         asyncio.run(test())
-        assert len(asked) == 1
+        assert len(requests) == 1
 
 
-def test_an_address_that_does_not_answer() -> None:
+def test_unavailable_address_raises_unavailable_error() -> None:
     with serving([""]) as (address, _), pytest.raises(UnavailableError):
         ask(BearerKeys(settings(address)), token(kid="one"))
 
 
-async def test_the_gate_takes_them(tmp_path: Path) -> None:
+async def test_gate_accepts_bearer_tokens(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(PEM)
-
     gate = Gate(None, settings(str(tmp_path / "key.pem")))
     resource = "prn::/scope:home/stream:a"
     caller = await gate.authorized(f"Bearer {token()}", resource, Permission.READ_UPDATE)
@@ -198,7 +196,7 @@ async def test_the_gate_takes_them(tmp_path: Path) -> None:
     gate.close()
 
 
-def test_wrong_settings(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "junk").write_text("junk")
     for keys in (str(tmp_path / "missing"), str(tmp_path / "junk"), "http://id.example/keys"):
         with pytest.raises(InvalidArgumentError):

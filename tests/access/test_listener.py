@@ -1,4 +1,4 @@
-"""A door's places: so many in all and for one address, and who says nothing goes for who comes."""
+"""A listener's limits in total and per address, and the eviction of idle connections for new ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.uvloop
 
 
 class Echo(asyncio.Protocol):
-    """Settles at the first byte, if it is no question mark."""
+    """Settles at the first byte, unless it is a question mark."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
@@ -52,7 +52,7 @@ def end(protocol: asyncio.BaseProtocol) -> None:
 
 
 @asynccontextmanager
-async def door(
+async def echo_server(
     most: int, most_of_address: int, extra: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Listener, tuple[str, int]]]:
     listener = Listener(Echo, end, most=most, most_of_address=most_of_address, extra=extra, name="echo")
@@ -64,18 +64,18 @@ async def door(
         listener.close()
 
 
-class Visitor:
+class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def come(cls, address: tuple[str, int], local: str = "127.0.0.1") -> Visitor:
+    async def connect(cls, address: tuple[str, int], local: str = "127.0.0.1") -> Peer:
         return cls(*await open_connection(*address, local_addr=(local, 0)))
 
-    async def say(self, words: bytes = b"!") -> bytes:
-        """The answer; b"" if it has no place, or lost it."""
+    async def send(self, data: bytes = b"!") -> bytes:
+        """Send data; return the answer, or b"" if the connection was rejected or evicted."""
         try:
-            self.writer.write(words)
+            self.writer.write(data)
             return await asyncio.wait_for(self.reader.read(5), 60)
         except ConnectionError:
             return b""
@@ -83,101 +83,101 @@ class Visitor:
 
 async def until(count: int, listener: Listener) -> None:
     async with asyncio.timeout(60):
-        while len(listener.guests) != count:  # noqa: ASYNC110 - it is looked at from outside
+        while len(listener.guests) != count:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.001)
 
 
-async def test_who_says_nothing_goes_for_who_comes() -> None:
-    async with door(3, 3) as (listener, address):
-        quiet = [await Visitor.come(address) for _ in range(3)]
+async def test_longest_idle_connection_is_evicted_for_a_new_one() -> None:
+    async with echo_server(3, 3) as (listener, address):
+        quiet = [await Peer.connect(address) for _ in range(3)]
         await until(3, listener)
-        comes = await Visitor.come(address)
-        assert await comes.say() == b"plain"
-        assert await quiet[0].say() == b"", "who was quiet longest went"
-        assert await quiet[1].say() == b"plain"
+        new = await Peer.connect(address)
+        assert await new.send() == b"plain"
+        assert await quiet[0].send() == b"", "the longest idle one was evicted"
+        assert await quiet[1].send() == b"plain"
         assert (len(listener.guests), listener.ended, listener.refused) == (3, 1, 0)
 
 
-async def test_who_has_settled_stays_and_who_leaves_makes_place() -> None:
-    async with door(2, 2) as (listener, address):
-        here = [await Visitor.come(address) for _ in range(2)]
-        assert [await one.say() for one in here] == [b"plain"] * 2
-        assert await (await Visitor.come(address)).say() == b""
-        assert [await one.say() for one in here] == [b"plain"] * 2
-        here.pop().writer.close()
+async def test_settled_connection_is_not_evicted_and_a_closed_one_frees_its_place() -> None:
+    async with echo_server(2, 2) as (listener, address):
+        settled = [await Peer.connect(address) for _ in range(2)]
+        assert [await peer.send() for peer in settled] == [b"plain"] * 2
+        assert await (await Peer.connect(address)).send() == b""
+        assert [await peer.send() for peer in settled] == [b"plain"] * 2
+        settled.pop().writer.close()
         await until(1, listener)
-        assert await (await Visitor.come(address)).say() == b"plain"
+        assert await (await Peer.connect(address)).send() == b"plain"
         assert (listener.refused, listener.ended) == (1, 0)
 
 
-async def test_who_goes_before_he_is_let_in_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many are accepted in one turn, and most must go in it for those behind them."""
+async def test_connection_evicted_before_its_protocol_started_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many connections are accepted in one loop iteration, and most are evicted in it for later ones."""
     accepted: list[socket.socket] = []
     admit = Listener._admit
 
-    def noted(self: Listener, one: socket.socket, address: str) -> None:
-        accepted.append(one)
-        admit(self, one, address)
+    def noted(self: Listener, connection: socket.socket, address: str) -> None:
+        accepted.append(connection)
+        admit(self, connection, address)
 
     monkeypatch.setattr(Listener, "_admit", noted)
-    async with door(1, 1) as (listener, address):
+    async with echo_server(1, 1) as (listener, address):
         crowd = [socket.create_connection(address) for _ in range(5)]
         async with asyncio.timeout(60):
-            while listener.ended < 4 or any(one.fileno() != -1 for one in accepted[:-1]):  # noqa: ASYNC110
+            while listener.ended < 4 or any(connection.fileno() != -1 for connection in accepted[:-1]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        for one in crowd:
-            one.close()
+        for connection in crowd:
+            connection.close()
 
 
-async def test_one_address_does_not_take_the_places_of_others() -> None:
-    async with door(10, 2) as (listener, address):
-        crowd = [await Visitor.come(address) for _ in range(2)]
-        assert [await one.say() for one in crowd] == [b"plain"] * 2
-        assert await (await Visitor.come(address)).say() == b""
-        other = await Visitor.come(address, "127.0.0.2")
-        assert await other.say() == b"plain"
-        waits = await Visitor.come(address, "127.0.0.3")  # and who waits elsewhere does not go for the crowd
+async def test_full_address_does_not_evict_connections_of_others() -> None:
+    async with echo_server(10, 2) as (listener, address):
+        crowd = [await Peer.connect(address) for _ in range(2)]
+        assert [await peer.send() for peer in crowd] == [b"plain"] * 2
+        assert await (await Peer.connect(address)).send() == b""
+        other = await Peer.connect(address, "127.0.0.2")
+        assert await other.send() == b"plain"
+        idle = await Peer.connect(address, "127.0.0.3")  # an idle connection of another address
         await until(4, listener)
-        assert await (await Visitor.come(address)).say() == b""
-        assert await waits.say() == b"plain"
+        assert await (await Peer.connect(address)).send() == b""
+        assert await idle.send() == b"plain"
 
 
-async def test_extra_places_are_for_short_questions() -> None:
-    async with door(2, 2, extra=1) as (listener, address):
-        here = [await Visitor.come(address) for _ in range(2)]
-        assert [await one.say() for one in here] == [b"plain"] * 2
-        first = await Visitor.come(address)
-        assert await first.say(b"?") == b"extra"
-        second = await Visitor.come(address)
-        assert await second.say(b"?") == b"extra"  # in the place of the first
-        assert await first.say(b"?") == b""
+async def test_extra_places_are_for_short_requests() -> None:
+    async with echo_server(2, 2, extra=1) as (listener, address):
+        settled = [await Peer.connect(address) for _ in range(2)]
+        assert [await peer.send() for peer in settled] == [b"plain"] * 2
+        first = await Peer.connect(address)
+        assert await first.send(b"?") == b"extra"
+        second = await Peer.connect(address)
+        assert await second.send(b"?") == b"extra"  # in the place of the first
+        assert await first.send(b"?") == b""
         assert len(listener.guests) == 3
 
 
-async def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_handshake_counts_and_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 60.0)
     files = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
     trusting = ssl.create_default_context(cafile=str(files.authority))
 
-    async with door(2, 2, tls=context) as (listener, address):
-        halves = [await Visitor.come(address) for _ in range(2)]
+    async with echo_server(2, 2, tls=context) as (listener, address):
+        halves = [await Peer.connect(address) for _ in range(2)]
         await until(2, listener)
-        whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
-        assert await whole.say() == b"plain"
-        assert await asyncio.wait_for(halves[0].reader.read(), 20) == b"", "it went for one who came"
+        complete = Peer(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
+        assert await complete.send() == b"plain"
+        assert await asyncio.wait_for(halves[0].reader.read(), 20) == b"", "it was evicted"
         monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 0.3)
-        half = await Visitor.come(address)
-        assert await asyncio.wait_for(halves[1].reader.read(), 20) == b"", "it went for one who came"
-        assert await asyncio.wait_for(half.reader.read(), 20) == b"", "it was too slow"
+        half = await Peer.connect(address)
+        assert await asyncio.wait_for(halves[1].reader.read(), 20) == b"", "it was evicted"
+        assert await asyncio.wait_for(half.reader.read(), 20) == b"", "it missed its deadline"
         await until(1, listener)
-        assert await whole.say() == b"plain"
+        assert await complete.send() == b"plain"
 
 
 @pytest.mark.parametrize("first_bytes", [0, 3, 100])
-def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> None:
-    """A crowd's hellos, the last bytes of which come at once; with RSA each costs the loop some milliseconds."""
+def test_handshakes_per_loop_iteration_are_limited(tmp_path: Path, first_bytes: int) -> None:
+    """Many ClientHellos end at the same time; with RSA each costs the loop a few milliseconds."""
     files = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
@@ -188,26 +188,26 @@ def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> Non
     hello = outgoing.read()
 
     async def main() -> None:
-        async with door(500, 500, tls=context) as (listener, address):
+        async with echo_server(500, 500, tls=context) as (listener, address):
             crowd = [socket.create_connection(address) for _ in range(150)]
             await until(len(crowd), listener)
-            for one in crowd:
-                one.sendall(hello[:first_bytes])
+            for connection in crowd:
+                connection.sendall(hello[:first_bytes])
             for _ in range(50):
-                await _cpu_of_a_turn()
-            for one in crowd:
-                one.sendall(hello[first_bytes:])
-                one.setblocking(False)
+                await _cpu_of_an_iteration()
+            for connection in crowd:
+                connection.sendall(hello[first_bytes:])
+                connection.setblocking(False)
             turns, answered = [], 0
             while answered < len(crowd):
-                turns.append(await _cpu_of_a_turn())
-                answered = sum(_is_answered(one) for one in crowd) if len(turns) % 50 == 0 else answered
-            longest, whole_s = max(turns), sum(turns)
-            assert longest < whole_s / 4, f"a turn took {longest * 1e3:.0f} of {whole_s * 1e3:.0f} ms of processor time"
-            whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
-            assert await whole.say() == b"plain"
-            for one in crowd:
-                one.close()
+                turns.append(await _cpu_of_an_iteration())
+                answered = sum(map(_is_answered, crowd)) if len(turns) % 50 == 0 else answered
+            longest, total_s = max(turns), sum(turns)
+            assert longest < total_s / 4, f"an iteration took {longest * 1e3:.0f} of {total_s * 1e3:.0f} ms of CPU time"
+            complete = Peer(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
+            assert await complete.send() == b"plain"
+            for connection in crowd:
+                connection.close()
 
     gc.disable()
     try:
@@ -216,20 +216,20 @@ def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> Non
         gc.enable()
 
 
-async def _cpu_of_a_turn() -> float:
+async def _cpu_of_an_iteration() -> float:
     before = time.thread_time()
     await asyncio.sleep(0)
     return time.thread_time() - before
 
 
-def _is_answered(one: socket.socket) -> bool:
+def _is_answered(connection: socket.socket) -> bool:
     try:
-        return one.recv(1, socket.MSG_PEEK) != b""
+        return connection.recv(1, socket.MSG_PEEK) != b""
     except BlockingIOError:
         return False
 
 
-def test_doors_leave_files_for_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_leave_open_files_for_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert files_left(10) == 10
     assert 3 * files_left(10_000) + FILES_FOR_STORAGE <= 1024

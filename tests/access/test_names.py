@@ -1,4 +1,4 @@
-"""Each kind of name, by each door, with each right: what is told here is told a second time, for it is the promise."""
+"""Each kind of name over gRPC, the wire protocol and REST, with each right. The table deliberately repeats RIGHTS."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from .test_store_tokens import commands
 
 READ, UPDATE = Permission.READ, Permission.READ_UPDATE
 _Tokens = tuple[Permission | None, Permission | None]
-NOBODY: _Tokens = (None, None)
+NO_TOKENS: _Tokens = (None, None)
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What is needed on `resource` to be told of a name, to end it, to change it, and on the scope to create it; what a
-    token to read and one to write need and permit. wire: what a token must permit to read, write, truncate, seal,
-    create and delete segments of that name, in this order; None: that is for the server alone."""
+    """The rights on a name: the permission required on `resource` to look at it, end it and change it, and on the scope
+    to create it; the permissions required for, and granted by, a token to read and one to write. wire: the token's
+    permission required to read, write, truncate, seal, create and delete its segments, in this order. None: reserved
+    for the server."""
 
     resource: str
     look: Permission | None
@@ -73,16 +74,18 @@ STREAM_NAMES = {
         for name in ("_bookmarks_kvtable", "_schemas_kvtable", "_streamtables_kvtable")
     },
 }  # fmt: skip
-SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
-CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
+SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NO_TOKENS, NO_TOKENS, (None,) * 6)
+CLUSTER = Promise(
+    "prn::/", UPDATE, None, None, None, NO_TOKENS, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None)
+)
 _ID = "00000000000000000000000000000001"
-PARTS = {  # of a stream's segments; the others have none
+PARTS = {  # suffixes of a stream's segments; other names have no such segments
     f"#transaction.{_ID}": (UPDATE, UPDATE, None, None, None, None),
     f"#transient.{_ID}.{_ID}": (UPDATE, UPDATE, None, None, None, None),
 }
 NAMES = [*(("home", name) for name in STREAM_NAMES), *(("_system", n) for n in ("s", "_MARKs", "_RGg", "s_kvtable"))]
 NAMES.append(("_cluster", "scrub"))
-UNKNOWN = [  # begin or end as an internal name does, or are put together of several
+UNKNOWN = [  # names that begin or end like internal names, or combine several
     *(("home", name) for name in (
         "_x", "_kvtable", "_RG", "_MARK", "_RG_kvtable", "_MARK_kvtable", "_RG_RGg", "_RG_RGg_kvtable",
         "_RGg_kvtable_kvtable", "_RG_MARKs", "_RG_MARKs_kvtable", "_RG_bookmarks_kvtable", "_MARK_MARKs", "_MARK_RGg",
@@ -110,11 +113,11 @@ OPERATIONS = [
 
 def promise(scope: str, name: str) -> Promise:
     if (scope, name) in UNKNOWN:
-        return Promise(f"prn::/scope:{scope}/*", None, None, None, None, NOBODY, NOBODY, (None,) * 6)
+        return Promise(f"prn::/scope:{scope}/*", None, None, None, None, NO_TOKENS, NO_TOKENS, (None,) * 6)
     return {"_system": SYSTEM, "_cluster": CLUSTER}.get(scope) or STREAM_NAMES[name]
 
 
-def test_every_kind_of_name_is_here() -> None:
+def test_every_kind_of_name_is_tested() -> None:
     assert {kind_of(scope, name) for scope, name in NAMES} == set(NameKind) - {NameKind.UNKNOWN}
     assert {kind_of(scope, name) for scope, name in UNKNOWN} == {NameKind.UNKNOWN}
     assert set(NameKind) == set(RIGHTS)
@@ -128,8 +131,8 @@ def test_every_kind_of_name_is_here() -> None:
 
 
 def requests(rpc: str, scope: str, name: str) -> list[tuple[Any, Any]]:
-    """Requests of that RPC about the name: with each access operation where that counts."""
-    found = []
+    """Return requests of an RPC about the name, one for each access operation if that matters."""
+    result = []
     for operation in OPERATIONS if rpc in BY_OPERATION else [None]:
         request = request_for(rpc, name)
         info = next(
@@ -143,70 +146,69 @@ def requests(rpc: str, scope: str, name: str) -> list[tuple[Any, Any]]:
         info.scope = scope
         if operation is not None:
             info.accessOperation = operation
-        found.append((request, operation))
-    return found
+        result.append((request, operation))
+    return result
 
 
 def _is_message(request: Any, field: str) -> bool:
-    found = request.DESCRIPTOR.fields_by_name.get(field)
-    return found is not None and found.type == found.TYPE_MESSAGE
+    descriptor = request.DESCRIPTOR.fields_by_name.get(field)
+    return descriptor is not None and descriptor.type == descriptor.TYPE_MESSAGE
 
 
-def needed(rpc: str, operation: int | None, held: Promise) -> _Tokens:
-    """What is needed, and the permission of the token that is given."""
+def needed(rpc: str, operation: int | None, rights: Promise) -> _Tokens:
+    """Return the required permission, and the permission of the token in the reply."""
     if rpc in LOOKS:
-        return held.look, None
+        return rights.look, None
     if rpc in ENDS:
-        return held.end, None
+        return rights.end, None
     if rpc == "createTransaction":
-        return held.change, UPDATE
+        return rights.change, UPDATE
     if rpc in CHANGES:
-        return held.change, None
+        return rights.change, None
     if rpc == "getSegmentsBetween":
-        return held.read
+        return rights.read
     if rpc == "getDelegationToken":
         writes = operation in (OPERATION.UNSPECIFIED, OPERATION.WRITE, OPERATION.READ_WRITE)
-        return held.write if writes else held.read
-    return (held.look, None) if operation == OPERATION.NONE else held.write
+        return rights.write if writes else rights.read
+    return (rights.look, None) if operation == OPERATION.NONE else rights.write
 
 
 @pytest.mark.parametrize(
     ("scope", "names"),
     [(scope, [name]) for scope, name in NAMES]
-    # all of them are one kind, as the test above has it
+    # unknown names are all of one kind, see test_every_kind_of_name_is_tested
     + [(home, [name for of, name in UNKNOWN if of == home][::5]) for home in sorted({home for home, _ in UNKNOWN})],
 )
-async def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
-    """Nobody has more than what the name stands for gives, not even who may do everything, and rights on the
-    neighbours give nothing."""
-    held = promise(scope, names[0])
+async def test_rights_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
+    """Rights depend only on the name's resource: even root has no others, and rights on neighbours give none."""
+    rights = promise(scope, names[0])
     grants = {
-        "reader": f"{held.resource},READ",
-        "owner": f"{held.resource},READ_UPDATE",
-        "neighbour": f"prn::/scope:{scope}/*,READ_UPDATE;{held.resource},NONE",
+        "reader": f"{rights.resource},READ",
+        "owner": f"{rights.resource},READ_UPDATE",
+        "neighbour": f"prn::/scope:{scope}/*,READ_UPDATE;{rights.resource},NONE",
         "root": "prn::*,READ_UPDATE",
     }
     levels = {"reader": READ, "owner": UPDATE, "neighbour": Permission.NONE, "root": UPDATE}
 
     async with asking(tmp_path, **grants) as asker:
         for rpc in sorted(LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}):
-            for name, (request, operation) in ((of, asked) for of in names for asked in requests(rpc, scope, of)):
-                need, given = needed(rpc, operation, held)
-                for who, level in levels.items():
+            for name, (request, operation) in ((each, pair) for each in names for pair in requests(rpc, scope, each)):
+                need, granted = needed(rpc, operation, rights)
+                for caller, level in levels.items():
                     before = asker.store.count
                     may = need is not None and level >= need
-                    code, details = await asker.code(rpc, request, who)
-                    assert (code != "PERMISSION_DENIED") is may, (rpc, name, operation, who, details)
-                    assert may or asker.store.count == before, f"{rpc} looked something up for {who}"
+                    code, details = await asker.code(rpc, request, caller)
+                    assert (code != "PERMISSION_DENIED") is may, (rpc, name, operation, caller, details)
+                    assert may or asker.store.count == before, f"{rpc} queried the store for {caller}"
                     assert code not in ("UNAUTHENTICATED", "INTERNAL")
-                    if may and given is not None and rpc == "getDelegationToken":
-                        text = (await asker.ask(rpc, request, who)).delegationToken
+                    if may and granted is not None and rpc == "getDelegationToken":
+                        text = (await asker.ask(rpc, request, caller)).delegationToken
                         streams = dict(KEY.check(text).streams)
-                        assert streams.pop(f"{scope}/{name}") is given, (rpc, operation, who)
-                        assert set(streams) == ({"home/s_kvtable"} if who == "root" and name == "s" else set())
+                        assert streams.pop(f"{scope}/{name}") is granted, (rpc, operation, caller)
+                        assert set(streams) == ({"home/s_kvtable"} if caller == "root" and name == "s" else set())
 
 
-async def test_who_may_create(tmp_path: Path) -> None:
+async def test_creation_requires_update_on_the_scope(tmp_path: Path) -> None:
     grants = {
         "reader": "prn::/scope:*,READ",
         "all-streams": "prn::/scope:home/*,READ_UPDATE;prn::/scope:_system/*,READ_UPDATE",
@@ -219,10 +221,10 @@ async def test_who_may_create(tmp_path: Path) -> None:
         for scope, name in (*NAMES, *UNKNOWN):
             request = request_for("createStream", name)
             request.streamInfo.scope = scope
-            for who in grants:
-                may = promise(scope, name).create is not None and who in ("writer", "root")
-                code, details = await asker.code("createStream", request, who)
-                assert (code != "PERMISSION_DENIED") is may, (scope, name, who, code, details)
+            for caller in grants:
+                may = promise(scope, name).create is not None and caller in ("writer", "root")
+                code, details = await asker.code("createStream", request, caller)
+                assert (code != "PERMISSION_DENIED") is may, (scope, name, caller, code, details)
         for rpc, field in (("createKeyValueTable", "kvtName"), ("createReaderGroup", "readerGroupName")):
             request = request_for(rpc, "x")
             request.scope = "_system"
@@ -232,12 +234,12 @@ async def test_who_may_create(tmp_path: Path) -> None:
             else:
                 request.partitionCount = request.primaryKeyLength = 1
             assert getattr(request, field) == "x"
-            for who in grants:
-                assert (await asker.code(rpc, request, who))[0] == "PERMISSION_DENIED", (rpc, who)
+            for caller in grants:
+                assert (await asker.code(rpc, request, caller))[0] == "PERMISSION_DENIED", (rpc, caller)
 
 
 @pytest.mark.parametrize("rpc", ["createReaderGroup", "updateReaderGroup"])
-async def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path, rpc: str) -> None:
+async def test_group_of_streams_that_its_creator_may_not_read_is_rejected(tmp_path: Path, rpc: str) -> None:
     async with asking(tmp_path, some="prn::/scope:home,READ;prn::/scope:home/stream:mine,READ") as asker:
         await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
         for name in ("mine", "other"):
@@ -250,7 +252,7 @@ async def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path,
                 request.maxOutstandingCheckpointRequest = 1
                 request.startingStreamCuts.add(streamInfo=pb.StreamInfo(scope="home", stream=stream))
                 codes.append((await asker.code(rpc, request, "some"))[0])
-            assert codes == ["OK", "PERMISSION_DENIED", "PERMISSION_DENIED"], "its lag tells how long they are"
+            assert codes == ["OK", "PERMISSION_DENIED", "PERMISSION_DENIED"], "the group's lag would reveal their sizes"
         subscribers = await asker.ask("listSubscribers", pb.StreamInfo(scope="home", stream="other"), "root")
         assert list(subscribers.subscribers) == []
 
@@ -272,9 +274,8 @@ GROUPS: tuple[set[Any], ...] = (READS, WRITES, {wire.TruncateSegment}, {wire.Sea
 
 
 @pytest.mark.parametrize(("scope", "name"), NAMES)
-async def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
-    """With a token for the name, whoever had given it; and with one for any other name, nothing."""
-
+async def test_rights_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
+    """A token for the name gives these rights, regardless of its issuer; a token for another name gives none."""
     key = TokenKey(b"k" * 64)
     others = [key.issue(scope, other, UPDATE) for _, other in NAMES if other != name]
     others += [key.issue("home" if scope == "_system" else "_system", name, UPDATE)]
@@ -282,20 +283,20 @@ async def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
         parts = {"": promise(scope, name).wire} | (PARTS if name == "s" and scope == "home" else {})
         for part, needs in parts.items():
             segment = f"{scope}/{name}/0.#epoch.0{part}"
-            for given in (READ, UPDATE):
-                for command in commands(key.issue(scope, name, given), segment, segment):
+            for granted in (READ, UPDATE):
+                for command in commands(key.issue(scope, name, granted), segment, segment):
                     kind = type(command)
                     if kind in MERGES | {wire.UpdateSegmentPolicy}:
-                        continue  # merges are looked at below
-                    if kind is wire.CreateTransientSegment:  # of streams and their transactions alone
+                        continue  # merges are tested below
+                    if kind is wire.CreateTransientSegment:  # only for streams and their transactions
                         is_parent = (scope, name) == ("home", "s") and "#transient" not in part
                         refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
-                        assert refused is not (is_parent and given is UPDATE), command
+                        assert refused is not (is_parent and granted is UPDATE), command
                         continue
                     (need,) = [need for need, group in zip(needs, GROUPS, strict=True) if kind in group]
                     reply = await peer.ask(command)
                     refused = isinstance(reply, wire.AuthTokenCheckFailed)
-                    assert refused is (need is None or given < need), (segment, given, command, reply)
+                    assert refused is (need is None or granted < need), (segment, granted, command, reply)
             policy = wire.UpdateSegmentPolicy(7, segment, 0, 0, key.issue(scope, name, UPDATE))
             assert isinstance(await peer.ask(policy), wire.AuthTokenCheckFailed)
             for token in others:
@@ -304,27 +305,25 @@ async def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("scope", "name"), NAMES)
-async def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
-    """Large events into their stream, and nothing else into nothing else."""
-
+async def test_only_large_events_may_be_merged_into_their_stream(tmp_path: Path, scope: str, name: str) -> None:
     key = TokenKey(b"k" * 64)
     target = f"{scope}/{name}/0.#epoch.0"
     async with open_store(tmp_path, tokens=key) as (_, peer):
         transient, transaction = f"#transient.{_ID}.{_ID}", f"#transaction.{_ID}"
         mergeable = (transient, transaction + transient)
         for part in (*mergeable, transaction, "", ".#epoch.1", "#transient.1", transient + transient):
-            for given in (READ, UPDATE):
-                token = key.issue(scope, name, given)
+            for granted in (READ, UPDATE):
+                token = key.issue(scope, name, granted)
                 for command in (
                     wire.MergeSegments(7, target, target + part, token),
                     wire.MergeSegmentsBatch(7, target, (target + part,), token),
                 ):
                     refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
-                    may = (scope, name, given) == ("home", "s", UPDATE) and part in mergeable
+                    may = (scope, name, granted) == ("home", "s", UPDATE) and part in mergeable
                     assert refused is not may, command
 
 
-HAND_MADE = (  # none of them is a segment's name
+HAND_MADE = (  # invalid segment names
     "home/_RGg_kvtable/anything", "home/_RGg_kvtable/0.#epoch.0/more", "home/_RGg_kvtable//0.#epoch.0",
     "home/_RGg_kvtable/0.#epoch.0#index", "home/_RGg_kvtable/00.#epoch.0", "home/_RGg_kvtable/0.#epoch.-1",
     "home/_RGg_kvtable/٠.#epoch.0", "home/_RGg_kvtable/0.#epoch.0\n", "home/_RGg_kvtable/0.#epoch.0#transaction.",
@@ -338,21 +337,20 @@ HAND_MADE = (  # none of them is a segment's name
 )  # fmt: skip
 
 
-async def test_hand_made_names_over_the_wire(tmp_path: Path) -> None:
-    """Every command, with every token that a name's first words could earn: all of it is for the server alone."""
-
+async def test_invalid_segment_names_over_the_wire_are_rejected(tmp_path: Path) -> None:
+    """Every command, with tokens for all names that the segment name begins with."""
     key = TokenKey(b"k" * 64)
     async with open_store(tmp_path, tokens=key) as (_, peer):
         for segment in HAND_MADE:
             scope, name = segment.split("/")[:2]
-            for given in (READ, UPDATE):
-                token = key.issue(scope, name, given, "s", "s_kvtable", "_RGg", "_RGg_kvtable", "_bookmarks_kvtable")
+            for granted in (READ, UPDATE):
+                token = key.issue(scope, name, granted, "s", "s_kvtable", "_RGg", "_RGg_kvtable", "_bookmarks_kvtable")
                 for command in commands(token, segment, segment):
                     reply = await peer.ask(command)
                     assert isinstance(reply, wire.AuthTokenCheckFailed), (command, reply)
 
 
-async def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
+async def test_clients_may_only_create_tables_of_one_segment(tmp_path: Path) -> None:
     key = TokenKey(b"k" * 64)
     async with open_store(tmp_path, tokens=key) as (_, peer):
         for name in ("_RGg_kvtable", "_bookmarks_kvtable", "_schemas_kvtable", "s_kvtable"):
@@ -366,35 +364,35 @@ async def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
 # --- REST ------------------------------------------------------------------------------------------
 
 
-def test_over_rest(tmp_path: Path) -> None:
+def test_rights_over_rest(tmp_path: Path) -> None:
     config = {"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
     with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "", timeout=60) as rest:
         grants = {"root": "prn::*,READ_UPDATE"}
         names = [*NAMES, ("home", "_x"), ("home", "_RG_RGg_kvtable"), ("_other", "s")]
-        for number, of in enumerate(names):
-            resource = promise(*of).resource
+        for number, scoped_name in enumerate(names):
+            resource = promise(*scoped_name).resource
             grants[f"reader{number}"] = f"{resource},READ"
             grants[f"owner{number}"] = f"{resource},READ_UPDATE"
-            grants[f"neighbour{number}"] = f"prn::/scope:{of[0]}/*,READ_UPDATE;{resource},NONE"
+            grants[f"neighbour{number}"] = f"prn::/scope:{scoped_name[0]}/*,READ_UPDATE;{resource},NONE"
         users_file(tmp_path / "settings", grants)
         for number, (scope, name) in enumerate(names):
-            held = promise(scope, name)
+            rights = promise(scope, name)
             levels = {f"reader{number}": READ, f"owner{number}": UPDATE, f"neighbour{number}": Permission.NONE}
             for verb, path, body, need in (
-                ("GET", "", None, held.look),
-                ("GET", "/scaling-events?from=0&to=1", None, held.look),
-                ("PUT", "", config, held.change),
-                ("PUT", "/state", {"streamState": "SEALED"}, held.end),
-                ("DELETE", "", None, held.end),
+                ("GET", "", None, rights.look),
+                ("GET", "/scaling-events?from=0&to=1", None, rights.look),
+                ("PUT", "", config, rights.change),
+                ("PUT", "/state", {"streamState": "SEALED"}, rights.end),
+                ("DELETE", "", None, rights.end),
             ):
-                for who, level in {**levels, "root": UPDATE}.items():
+                for caller, level in {**levels, "root": UPDATE}.items():
                     url = f"/v1/scopes/{scope}/streams/{name}{path}"
-                    reply = rest.request(verb, url, json=body, auth=(who, PASSWORD))
-                    assert (reply.status_code != 403) is (need is not None and level >= need), (verb, url, who)
+                    reply = rest.request(verb, url, json=body, auth=(caller, PASSWORD))
+                    assert (reply.status_code != 403) is (need is not None and level >= need), (verb, url, caller)
                     assert reply.status_code < 500
 
 
-def test_the_systems_scope_over_rest(tmp_path: Path) -> None:
+def test_rights_on_the_system_scope_over_rest(tmp_path: Path) -> None:
     grants = {
         "root": "prn::*,READ_UPDATE",
         "some": "prn::/,READ_UPDATE;prn::/scope:home,READ_UPDATE",
@@ -403,27 +401,27 @@ def test_the_systems_scope_over_rest(tmp_path: Path) -> None:
     with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "", timeout=60) as rest:
         users_file(tmp_path / "settings", grants)
 
-        def code(verb: str, path: str, who: str, **body: Any) -> int:
-            return rest.request(verb, path, auth=(who, PASSWORD), json=body or None).status_code
+        def code(verb: str, path: str, caller: str, **body: Any) -> int:
+            return rest.request(verb, path, auth=(caller, PASSWORD), json=body or None).status_code
 
         assert code("POST", "/v1/scopes", "root", scopeName="home") == 201
-        listed = {who: rest.get("/v1/scopes", auth=(who, PASSWORD)).json()["scopes"] for who in grants}
-        names = {who: sorted(scope["scopeName"] for scope in scopes) for who, scopes in listed.items()}
+        listed = {caller: rest.get("/v1/scopes", auth=(caller, PASSWORD)).json()["scopes"] for caller in grants}
+        names = {caller: sorted(scope["scopeName"] for scope in scopes) for caller, scopes in listed.items()}
         assert names == {"root": ["_system", "home"], "some": ["home"], "all": ["_system", "home"]}
-        for who in ("root", "all"):
-            assert code("GET", "/v1/scopes/_system", who) == 200
-            for things in ("streams", "readergroups"):
-                assert rest.get(f"/v1/scopes/_system/{things}", auth=(who, PASSWORD)).json().popitem()[1] == []
+        for caller in ("root", "all"):
+            assert code("GET", "/v1/scopes/_system", caller) == 200
+            for kind in ("streams", "readergroups"):
+                assert rest.get(f"/v1/scopes/_system/{kind}", auth=(caller, PASSWORD)).json().popitem()[1] == []
         assert code("GET", "/v1/scopes/_system", "some") == 403
         assert code("DELETE", "/v1/scopes/_system", "root") == 412
         stream = {"streamName": "x", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
         assert code("POST", "/v1/scopes/_system/streams", "root", **stream) == 403
 
 
-# --- a whole server --------------------------------------------------------------------------------
+# --- a complete server -----------------------------------------------------------------------------
 
 
-async def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> None:
+async def test_reader_of_a_stream_can_not_change_its_watermarks(tmp_path: Path) -> None:
     grants = {"root": "prn::*,READ_UPDATE", "reader": "prn::/scope:home/stream:meters,READ"}
     segment = "home/_MARKmeters/0.#epoch.0"
 
@@ -435,7 +433,7 @@ async def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) 
                 token = await stores_of(reader).controller.delegation_token("home", "_MARKmeters", write=True)
             peer = await connect(store)
             for command in commands(token, segment, segment):
-                if not isinstance(command, wire.ReadSegment):  # which may wait for the first one
+                if not isinstance(command, wire.ReadSegment):  # which may wait for the first watermark
                     refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
                     assert refused is (type(command) not in READS), command
             assert (await peer.ask(wire.GetStreamSegmentInfo(1, segment, token))).exists

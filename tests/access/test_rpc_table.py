@@ -1,4 +1,4 @@
-"""Every RPC, asked by everybody, over gRPC: who is let in, who is told what, which token comes back."""
+"""Every RPC, called by every user over gRPC: permissions, visible data, and tokens in replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .support import GRANTS, PASSWORD, users_file
 READ, UPDATE = "READ", "READ_UPDATE"
 KEY = TokenKey(b"k" * 64)
 
-# what Pravega's controller asks for: on which kind of resource, which permission, whose token is in the reply
+# what Pravega's controller requires: the kind of resource, the permission, and the permission of the reply's token
 EVERY = METHODS | OWN_METHODS | SCALER_METHODS
 EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "getControllerServerList": ("none", "", None),
@@ -90,7 +90,7 @@ EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "deleteKeyValueTable": ("table", UPDATE, None),
     "getKeyValueTableConfiguration": ("table", READ, None),
 }
-HELD = {  # what the users of GRANTS hold, by kind of resource, in the scope home
+HELD = {  # permissions of the users of GRANTS, by kind of resource, in the scope home
     "root": dict.fromkeys(("cluster", "scope", "stream", "reader-group", "table"), UPDATE),
     "reader": dict.fromkeys(("cluster", "scope", "stream", "reader-group", "table"), READ),
     "writer": {"scope": READ, "stream": UPDATE, "reader-group": UPDATE, "table": UPDATE},
@@ -100,7 +100,7 @@ LEVELS = {"": 0, READ: 1, UPDATE: 2}
 
 
 class CountingStore(FakeStore):
-    """Counts what calls ask it; not what the controller does by itself now and then."""
+    """Counts the requests made for calls, without the controller's background work."""
 
     count = 0
 
@@ -140,7 +140,7 @@ class Asker:
 
 @asynccontextmanager
 async def asking(folder: Path, **grants: str) -> AsyncIterator[Asker]:
-    """grants: of users besides root; those of GRANTS if none are given."""
+    """Start a controller with access control. grants: of the users besides root, by default GRANTS."""
     store = CountingStore()
     controller = new_controller(store)
     await controller.start()
@@ -159,7 +159,7 @@ async def asking(folder: Path, **grants: str) -> AsyncIterator[Asker]:
 
 
 def request_for(rpc: str, stream: str) -> Any:
-    """A request of that RPC about `stream` (or a scope, group or table of that name) in the scope home."""
+    """Return a request of an RPC about `stream` (or a scope, group or table with this name) in the scope home."""
     request: Any = EVERY[rpc][0]()
     fill(request, "missing" if rpc in ("createScope", "deleteScope", "deleteScopeRecursive") else "home", stream)
     return request
@@ -192,7 +192,7 @@ def test_every_rpc_has_a_rule_and_an_expectation() -> None:
     assert set(EXPECTED) == set(EVERY)
 
 
-async def test_every_rpc_by_everybody(tmp_path: Path) -> None:
+async def test_every_rpc_rejects_users_without_permission(tmp_path: Path) -> None:
     async with asking(tmp_path) as asker:
         await prepare(asker)
         for rpc, (kind, permission, _) in EXPECTED.items():
@@ -206,7 +206,7 @@ async def test_every_rpc_by_everybody(tmp_path: Path) -> None:
                 else:
                     expected = None
                 if expected is None and kind != "none" and user != "root":
-                    continue  # asked below, in an order that does no harm
+                    continue  # tested below
                 before = asker.store.count
                 name, password = ("root", "no") if user == "wrong" else (user, PASSWORD)
                 if expected is None:
@@ -217,12 +217,12 @@ async def test_every_rpc_by_everybody(tmp_path: Path) -> None:
                 there = await asker.code(rpc, request_for(rpc, "meters"), name, password)
                 absent = await asker.code(rpc, request_for(rpc, "absent"), name, password)
                 assert there[0] == expected, (rpc, user, there)
-                assert (there[0], there[1].replace("meters", "absent")) == absent, "it tells what exists"
-                assert asker.store.count == before, f"{rpc} looked something up for {user}"
+                assert (there[0], there[1].replace("meters", "absent")) == absent, "the reply reveals what exists"
+                assert asker.store.count == before, f"{rpc} queried the store for {user}"
 
 
 @pytest.mark.parametrize("user", ["reader", "writer"])
-async def test_what_a_user_may_do_works(tmp_path: Path, user: str) -> None:
+async def test_permitted_rpcs_are_executed(tmp_path: Path, user: str) -> None:
     async with asking(tmp_path) as asker:
         await prepare(asker)
         for rpc, (kind, permission, _) in EXPECTED.items():
@@ -269,34 +269,34 @@ async def test_the_access_operation_decides(tmp_path: Path) -> None:
             assert KEY.check(text).streams == {
                 f"home/{n}": Permission.READ_UPDATE for n in ("meters", "meters_kvtable")
             }
-            # a reader changes the state of its group; Java's asks to write the stream's marks as well, and reads them
-            for internal, given in (("_RGgroup", Permission.READ_UPDATE), ("_MARKmeters", Permission.READ)):
+            # readers change the state of their group; Java's also request write access to the watermarks, to read them
+            for internal, granted in (("_RGgroup", Permission.READ_UPDATE), ("_MARKmeters", Permission.READ)):
                 text = (await asker.ask("getDelegationToken", info(operation, internal), "reader")).delegationToken
-                assert KEY.check(text).streams == {f"home/{internal}": given}
+                assert KEY.check(text).streams == {f"home/{internal}": granted}
                 assert (await asker.code("getDelegationToken", info(operation, internal), "stranger"))[0] == (
                     "PERMISSION_DENIED"
                 )
-        looking = info(OPERATION.NONE)
+        without_token = info(OPERATION.NONE)
         for rpc, request in (
-            ("getCurrentSegments", looking),
-            ("getSegments", pb.GetSegmentsRequest(streamInfo=looking)),
-            ("getEpochSegments", pb.GetEpochSegmentsRequest(streamInfo=looking)),
+            ("getCurrentSegments", without_token),
+            ("getSegments", pb.GetSegmentsRequest(streamInfo=without_token)),
+            ("getEpochSegments", pb.GetEpochSegmentsRequest(streamInfo=without_token)),
         ):
             assert (await asker.ask(rpc, request, "reader")).delegationToken == ""
 
 
-async def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listings_contain_only_readable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.limits.LIST_PAGE", 2)  # so that whole pages are hidden
     names = [f"s{n}" for n in range(9)]
 
     async def pages(asker: Asker, rpc: str, request: Any, field: str, user: str) -> list[str]:
-        found: list[str] = []
+        items: list[str] = []
         while True:
             reply = await asker.ask(rpc, request, user)
             page = [getattr(item, "stream", item) for item in getattr(reply, field)]
             if not page:
-                return found
-            found += page
+                return items
+            items += page
             request.continuationToken.CopyFrom(reply.continuationToken)
 
     grants = "prn::/,READ;prn::/scope:home,READ;prn::/scope:home/stream:s3,READ;prn::/scope:home/stream:s7,READ"
@@ -316,15 +316,13 @@ async def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytes
             ("listStreamsInScope", pb.StreamsInScopeRequest(scope=home)),
             ("listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=home, tag="t")),
         ):
-            found = await pages(asker, rpc, request, "streams", "some")
-            assert {name for name in found if not name.startswith("_")} == {"s3", "s7"}
-            assert set(found) <= {"s3", "s7", "_MARKs3", "_MARKs7"}
+            listed = await pages(asker, rpc, request, "streams", "some")
+            assert {name for name in listed if not name.startswith("_")} == {"s3", "s7"}
+            assert set(listed) <= {"s3", "s7", "_MARKs3", "_MARKs7"}
         assert await pages(asker, "listScopes", pb.ScopesRequest(), "scopes", "some") == ["home"]
 
 
-async def test_malformed_credentials_harm_their_own_request_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_credentials_fail_only_their_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wrong = (
         "",
         "Basic",
@@ -352,18 +350,17 @@ async def test_malformed_credentials_harm_their_own_request_only(
     assert PASSWORD not in caplog.text
 
 
-async def test_names_that_are_none_reach_no_other_resource(tmp_path: Path) -> None:
-    async with asking(tmp_path, one="prn::/scope:home/stream:meters/*,READ_UPDATE") as asker:
+async def test_invalid_names_do_not_match_other_resources(tmp_path: Path) -> None:
+    async with asking(tmp_path, user="prn::/scope:home/stream:meters/*,READ_UPDATE") as asker:
         await prepare(asker)
         for scope, stream in (("home/stream:meters", "x"), ("other/../home", "meters"), ("*", "*"), ("", "")):
             request = pb.StreamInfo(scope=scope, stream=stream)
-            code, _ = await asker.code("getDelegationToken", request, "one")
+            code, _ = await asker.code("getDelegationToken", request, "user")
             assert code == "PERMISSION_DENIED"
 
 
-async def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rpc_without_a_rule_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(RULES, "createScope")
-
     async with asking(tmp_path) as asker:
         assert (await asker.code("createScope", pb.ScopeInfo(scope="x"), "root"))[0] == "PERMISSION_DENIED"
 
@@ -377,7 +374,7 @@ async def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pyt
         (GROUP_LAG, "_RGg", "prn::/scope:home/reader-group:g", Permission.READ),
     ],
 )
-def test_reports_that_name_groups_need_more(kind: str, stream: str, resource: str, permission: Permission) -> None:
+def test_reports_that_name_groups_require_update(kind: str, stream: str, resource: str, permission: Permission) -> None:
     needed = RULES["report"].need(reports_pb2.ReportRequest(scope="home", stream=stream, kind=kind))
     assert needed is not None
     assert (needed.resource, needed.permission) == (resource, permission)

@@ -1,4 +1,4 @@
-"""The tables of docs/security.md, line by line: a user who holds just what a line says can do that, and no more."""
+"""The tables of docs/security.md: a user with exactly the grants of a line can do what the line says, and no more."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 GRANTS, INTERNAL = "| resource | for |", "| name | what it is |"
 SCOPE = "prn::/scope:home"
 
-# by the right that somebody holds: what can be done with it, of all that ACTS has for its line
+# by line and grants: the permitted acts, among those that ACTS lists for the line
 LINES: dict[str, dict[str, set[str]]] = {
     "prn::/": {
         "prn::/,READ": {"list scopes"},
         "prn::/,READ_UPDATE": {"list scopes", "create a scope", "delete a scope"},
     },
     "prn::/scope:S": {
-        f"{SCOPE},READ": {"list streams"},  # a group of nadi's begins at its streams' heads, which are asked for
+        f"{SCOPE},READ": {"list streams"},  # creating a nadi group reads its streams' heads
         f"{SCOPE},READ;{SCOPE}/*,READ": {"list streams", "make a group", "delete a group"},
         f"{SCOPE},READ_UPDATE;{SCOPE}/*,READ": {
             "list streams", "make a group", "delete a group", "create a stream", "create a table"
@@ -58,7 +58,7 @@ LINES: dict[str, dict[str, set[str]]] = {
     },
 }  # fmt: skip
 Manager = nadi.StreamManager
-ACTS: dict[str, dict[str, Callable[[Manager], Any]]] = {  # those that leave nothing for the next come last
+ACTS: dict[str, dict[str, Callable[[Manager], Any]]] = {  # deletions last
     "prn::/": {
         "list scopes": lambda user: user.list_scopes(),
         "create a scope": lambda user: user.create_scope("new"),
@@ -99,7 +99,7 @@ def read_in_the_group(manager: Manager) -> None:
 
 
 def rows(header: str) -> Iterator[str]:
-    """The first cells of a table of the document."""
+    """Yield the first cells of a table in the document."""
     table = DOCUMENT[DOCUMENT.index(header) :].split("\n\n")[0]
     for line in table.splitlines()[2:]:
         yield line.split("|")[1].strip()
@@ -107,9 +107,9 @@ def rows(header: str) -> Iterator[str]:
 
 def test_every_line_of_the_tables_is_tested() -> None:
     assert [name.strip("`") for name in rows(GRANTS)] == list(LINES) == list(ACTS)
-    for line, held in LINES.items():
-        assert set().union(*held.values()) == set(ACTS[line]), "each act is possible to somebody"
-    told = [name for cell in rows(INTERNAL) for name in re.findall(r"`([^`]+)`", cell)]
+    for line, cases in LINES.items():
+        assert set().union(*cases.values()) == set(ACTS[line]), "each act is permitted in a case"
+    documented = [name for cell in rows(INTERNAL) for name in re.findall(r"`([^`]+)`", cell)]
     tested = {
         "T": ("home", "s") in NAMES,
         "T/…#transaction.…": any("#transaction." in part for part in PARTS),
@@ -126,7 +126,7 @@ def test_every_line_of_the_tables_is_tested() -> None:
         "_…": ("home", "_x") in UNKNOWN and ("_other", "s") in UNKNOWN,
     }
     assert all(tested.values())
-    assert set(told) == set(tested)
+    assert set(documented) == set(tested)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedS
 
 
 def prepared(root: Manager) -> None:
-    """A scope with everything in it that the lines speak of."""
+    """Create a scope with all objects that the lines refer to."""
     for scope in root.list_scopes():
         if not scope.startswith("_"):
             root.delete_scope(scope, recursive=True)
@@ -149,23 +149,24 @@ def prepared(root: Manager) -> None:
     root.key_value_table("home", "K").put(b"key.", b"value")
 
 
-@pytest.mark.parametrize(("line", "held"), [(line, held) for line, cases in LINES.items() for held in cases])
-def test_a_grant_is_for_what_its_line_says(server: tuple[EmbeddedServer, Path], line: str, held: str) -> None:
+@pytest.mark.parametrize(("line", "grants"), [(line, grants) for line, cases in LINES.items() for grants in cases])
+def test_grants_permit_exactly_what_their_line_says(
+    server: tuple[EmbeddedServer, Path], line: str, grants: str
+) -> None:
     running, settings = server
-    users_file(settings, {"root": "prn::*,READ_UPDATE", "user": held})
+    users_file(settings, {"root": "prn::*,READ_UPDATE", "user": grants})
     uri = running.controller_uri
     with Manager(uri, credentials=user("root")) as root, Manager(uri, credentials=user("user")) as holder:
         prepared(root)
         for act, do in ACTS[line].items():
-            if act in LINES[line][held]:
+            if act in LINES[line][grants]:
                 do(holder)
             else:
                 with pytest.raises(PermissionDeniedError):
                     do(holder)
 
 
-def test_what_java_asks_for_to_use_a_table(server: tuple[EmbeddedServer, Path]) -> None:
-    """Its segments, their place, and a token to write by the table's plain name, whatever it does with the table."""
+def test_java_client_needs_a_write_token_for_the_tables_plain_name(server: tuple[EmbeddedServer, Path]) -> None:
     running, settings = server
     table, plain, segments = (f"{SCOPE}/{name}" for name in ("key-value-table:K", "stream:K", "stream:K_kvtable"))
     users = {
@@ -189,10 +190,10 @@ def test_what_java_asks_for_to_use_a_table(server: tuple[EmbeddedServer, Path]) 
     assert not asyncio.run(ask("nadi"))
 
 
-def test_what_sparks_sink_asks_for(server: tuple[EmbeddedServer, Path]) -> None:
+def test_spark_sink_needs_update_on_its_record_table(server: tuple[EmbeddedServer, Path]) -> None:
     running, settings = server
     stream, record = f"{SCOPE}/stream:T,READ_UPDATE", f"{SCOPE}/stream:{TABLE}_kvtable"
-    users = {"sink": f"{stream};{record},READ_UPDATE", "none": stream, "looks": f"{stream};{record},READ"}
+    users = {"sink": f"{stream};{record},READ_UPDATE", "none": stream, "reads": f"{stream};{record},READ"}
     users_file(settings, {"root": "prn::*,READ_UPDATE", **users})
     with Manager(running.controller_uri, credentials=user("root")) as root:
         prepared(root)
@@ -205,7 +206,7 @@ def test_what_sparks_sink_asks_for(server: tuple[EmbeddedServer, Path]) -> None:
                 0, [txn.txn_id]
             )
 
-    for name in ("none", "looks"):
+    for name in ("none", "reads"):
         with pytest.raises(PermissionDeniedError):
             asyncio.run(commit(name))
     asyncio.run(commit("sink"))

@@ -1,4 +1,4 @@
-"""Few at work, and those who wait in rotation; and the budget of bytes held for peers."""
+"""Fair sharing: places with waiting owners in rotation, and the budget of bytes buffered for peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nadi.errors import UnavailableError
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, WAKES_A_TURN
 
 
-async def test_whoever_asks_for_little_does_not_wait_for_who_asks_for_much() -> None:
+async def test_owners_with_many_requests_do_not_delay_others() -> None:
     places = Places(2)
     called: list[str] = []
     loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ async def test_whoever_asks_for_little_does_not_wait_for_who_asks_for_much() -> 
     assert sorted(called) == sorted([*(f"greedy {number}" for number in range(100)), "honest"])
 
 
-async def test_who_gives_up_takes_no_place() -> None:
+async def test_cancelled_waiter_takes_no_place() -> None:
     places = Places(1)
     order: list[str] = []
 
@@ -58,7 +58,7 @@ async def test_who_gives_up_takes_no_place() -> None:
         waiting[0].cancel()
         await asyncio.sleep(0)
         assert len(places._waiting) == 2
-    # the place has come to the second, which has not run since
+    # the second task has got the place, but has not run since
     waiting[1].cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert order == ["third"]
@@ -67,15 +67,15 @@ async def test_who_gives_up_takes_no_place() -> None:
 
 
 class Holder:
-    """One that takes places, and has them until it leaves."""
+    """A task that takes places and holds them until `leave`."""
 
     def __init__(self, places: Places, count: int, limit_s: float | None = None) -> None:
-        self.has_come, self._leaves = asyncio.Event(), asyncio.Event()
+        self.holds, self._leaves = asyncio.Event(), asyncio.Event()
         self.task = asyncio.create_task(self._hold(places, count, limit_s))
 
     async def _hold(self, places: Places, count: int, limit_s: float | None) -> None:
         async with places.of("one", count, limit_s=limit_s):
-            self.has_come.set()
+            self.holds.set()
             await self._leaves.wait()
 
     async def leave(self) -> None:
@@ -89,26 +89,26 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_that_takes_many_has_its_turn_and_those_behind_it_theirs() -> None:
+async def test_large_request_gets_its_turn_before_later_small_ones() -> None:
     places = Places(8)
     small = [Holder(places, 3), Holder(places, 3)]
     await settled()
     large, after = Holder(places, 100), [Holder(places, 1) for _ in range(9)]
     await settled()
-    assert not large.has_come.is_set()
-    assert not any(one.has_come.is_set() for one in after)
-    for one in small:
-        await one.leave()
-    assert large.has_come.is_set(), "it has all there are"
-    assert not any(one.has_come.is_set() for one in after)
+    assert not large.holds.is_set()
+    assert not any(holder.holds.is_set() for holder in after)
+    for holder in small:
+        await holder.leave()
+    assert large.holds.is_set(), "it holds all places"
+    assert not any(holder.holds.is_set() for holder in after)
     await large.leave()
-    assert sum(one.has_come.is_set() for one in after) == 8
-    for one in after:
-        await one.leave()
+    assert sum(holder.holds.is_set() for holder in after) == 8
+    for holder in after:
+        await holder.leave()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
-async def test_whoever_waits_behind_one_that_gives_up_goes_on(how: str) -> None:
+async def test_waiter_behind_a_cancelled_or_late_one_gets_its_place(how: str) -> None:
     places = Places(8)
     first = Holder(places, 5)
     await settled()
@@ -116,23 +116,23 @@ async def test_whoever_waits_behind_one_that_gives_up_goes_on(how: str) -> None:
     await settled()
     small = Holder(places, 1)
     await settled()
-    assert not small.has_come.is_set()
+    assert not small.holds.is_set()
     if how == "cancelled":
         large.task.cancel()
     (outcome,) = await asyncio.gather(large.task, return_exceptions=True)
     assert isinstance(outcome, UnavailableError if how == "too late" else asyncio.CancelledError)
-    await asyncio.wait_for(small.has_come.wait(), 60)
-    for one in (first, small):
-        await one.leave()
-    async with asyncio.timeout(60), AsyncExitStack() as all_of_them:
+    await asyncio.wait_for(small.holds.wait(), 60)
+    for holder in (first, small):
+        await holder.leave()
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         for owner in range(8):
-            await all_of_them.enter_async_context(places.of(owner))
+            await stack.enter_async_context(places.of(owner))
 
 
 TOTAL = 128 * MIB
 
 
-async def test_shares_become_smaller_and_something_is_always_left() -> None:
+async def test_shares_shrink_and_some_bytes_always_remain() -> None:
     pool = Pool(TOTAL)
     alone = pool.account()
     assert alone.room_bytes == 24 * MIB
@@ -141,34 +141,34 @@ async def test_shares_become_smaller_and_something_is_always_left() -> None:
         account.take(account.room_bytes)
         assert account.held_bytes >= PEERS_LEAST_BYTES
     assert pool.held_bytes <= TOTAL + len(accounts) * PEERS_LEAST_BYTES
-    assert alone.room_bytes >= PEERS_LEAST_BYTES, "whoever comes last can still ask for something"
+    assert alone.room_bytes >= PEERS_LEAST_BYTES, "a newcomer can still send a request"
     for account in accounts:
         account.hold(0)
     assert (pool.held_bytes, alone.room_bytes) == (0, 24 * MIB)
     assert pool.peak_bytes > TOTAL // 2
 
 
-async def test_all_who_wait_are_told_a_few_in_a_turn_and_only_once() -> None:
+async def test_waiters_are_woken_once_and_a_few_per_iteration() -> None:
     pool = Pool(TOTAL)
     account = pool.account()
     account.take(TOTAL)
-    told: list[int] = []
+    woken: list[int] = []
     for number in range(3 * WAKES_A_TURN):
-        pool.wait(lambda number=number: told.append(number))  # type: ignore[misc]
+        pool.wait(lambda number=number: woken.append(number))  # type: ignore[misc]
     account.give(KIB)
-    seen = []
-    while len(told) < 3 * WAKES_A_TURN:
+    counts = []
+    while len(woken) < 3 * WAKES_A_TURN:
         await asyncio.sleep(0)
-        seen.append(len(told))
-    assert max(b - a for a, b in zip([0, *seen], seen, strict=False)) <= WAKES_A_TURN
-    assert told == sorted(told), "who waits longest is first"
+        counts.append(len(woken))
+    assert max(b - a for a, b in zip([0, *counts], counts, strict=False)) <= WAKES_A_TURN
+    assert woken == sorted(woken), "the longest-waiting first"
     account.give(KIB)
     await asyncio.sleep(0)
-    assert len(told) == 3 * WAKES_A_TURN
+    assert len(woken) == 3 * WAKES_A_TURN
     assert not pool.waiting
 
 
-async def test_room_is_waited_for() -> None:
+async def test_account_without_a_share_waits_until_bytes_are_released() -> None:
     pool = Pool(TOTAL)
     greedy, poor = pool.account(), pool.account()
     poor.take(PEERS_LEAST_BYTES)
@@ -187,25 +187,25 @@ async def test_room_is_waited_for() -> None:
     assert not pool.waiting
 
 
-async def test_another_thread_may_be_the_last_to_let_go() -> None:
+async def test_bytes_can_be_released_from_another_thread() -> None:
     pool = Pool(TOTAL)
     account = pool.account()
     account.take(5 * KIB)
-    told = asyncio.Event()
-    pool.wait(told.set)
+    released = asyncio.Event()
+    pool.wait(released.set)
     thread = threading.Thread(target=account.give, args=(5 * KIB,))
     thread.start()
     thread.join()
-    assert account.held_bytes == 5 * KIB, "it is for the loop's thread"
-    await asyncio.wait_for(told.wait(), 60)
+    assert account.held_bytes == 5 * KIB, "the loop's thread changes it"
+    await asyncio.wait_for(released.wait(), 60)
     assert (account.held_bytes, pool.held_bytes) == (0, 0)
 
 
-async def test_who_holds_much_leaves_room_for_those_who_hold_little() -> None:
+async def test_large_accounts_leave_a_reserve_for_small_ones() -> None:
     pool = Pool(TOTAL)
     greedy = [pool.account() for _ in range(100)]
     for account in greedy:
-        if account.room_bytes >= 17 * MIB:  # as a frame of that size would
+        if account.room_bytes >= 17 * MIB:  # like a frame of that size
             account.take(17 * MIB)
     assert pool.held_bytes >= 34 * MIB
     for account in greedy:

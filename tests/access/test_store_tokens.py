@@ -1,4 +1,4 @@
-"""The segment store's door: each command without a token, with wrong ones, with one that has ended."""
+"""The segment store's token check: each command without a token, with wrong ones, and with an expired one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Time:
 
 
 class World:
-    """A store that checks tokens, by a clock of the test's."""
+    """A store that checks tokens with the test's clock."""
 
     def __init__(self, store: SegmentStore, peer: Peer, key: TokenKey, time: Time) -> None:
         self.store, self.peer, self.key, self.time = store, peer, key, time
-        self.step_s = 0  # by which the wall clock was set
+        self.step_s = 0  # by which the wall clock was changed
 
     def token(self, permission: Permission = UPDATE, scope: str = "home", stream: str = "meters") -> str:
         return self.key.issue(scope, stream, permission)
@@ -49,15 +49,15 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     time = Time()
     key = TokenKey(b"k" * 64, 600, time, time)
     async with open_store(tmp_path, tokens=key) as (store, peer):
-        made = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
-        assert isinstance(made, wire.SegmentCreated)
-        made = await peer.ask(wire.CreateTableSegment(2, TABLE, key.master()))
-        assert isinstance(made, wire.SegmentCreated)
+        reply = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
+        assert isinstance(reply, wire.SegmentCreated)
+        reply = await peer.ask(wire.CreateTableSegment(2, TABLE, key.master()))
+        assert isinstance(reply, wire.SegmentCreated)
         yield World(store, peer, key, time)
 
 
 def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any]:
-    """One of each kind that a connection may bring, in an order in which all but the last few can be carried out."""
+    """Return a command of each kind that a connection accepts, in an order in which all but the last few succeed."""
     any_key = ((b"", b"", b""),)
     entry, key = WireTableEntry(b"k", -(1 << 63), b"v"), WireTableKey(b"k")
     return [
@@ -105,9 +105,9 @@ async def test_every_command_with_a_token_is_in_the_table(world: World) -> None:
     assert set(world.store._service._handlers) <= set(ACTS)
 
 
-async def test_every_command_without_a_right_token(world: World) -> None:
-    ended = world.token()
-    ended_table = world.token(stream="table")
+async def test_every_command_rejects_wrong_and_expired_tokens(world: World) -> None:
+    expired = world.token()
+    expired_table = world.token(stream="table")
     world.time.now += 600
     wrong = {
         "": REFUSED,
@@ -115,8 +115,8 @@ async def test_every_command_without_a_right_token(world: World) -> None:
         TokenKey(b"x" * 64, now_s=world.time).issue("home", "meters", UPDATE): REFUSED,
         world.token(stream="other"): REFUSED,
         world.token(scope="other"): REFUSED,
-        ended: EXPIRED,
-        ended_table: EXPIRED,
+        expired: EXPIRED,
+        expired_table: EXPIRED,
     }
     for token, code in wrong.items():
         for segment, table in ((SEGMENT, TABLE), ("home/absent/0.#epoch.0", "home/absent_kvtable/0.#epoch.0")):
@@ -128,7 +128,7 @@ async def test_every_command_without_a_right_token(world: World) -> None:
     assert not info.is_sealed
 
 
-async def test_every_command_with_a_token_to_read(world: World) -> None:
+async def test_read_token_permits_only_reads(world: World) -> None:
     for command in commands(world.token(READ)):
         if TABLE in dict(acts_of(command)):
             command = msgspec.structs.replace(command, token=world.token(READ, stream="table_kvtable"))
@@ -139,20 +139,18 @@ async def test_every_command_with_a_token_to_read(world: World) -> None:
         assert refused is (token_permission(type(command)) is UPDATE), (command, reply)
 
 
-async def test_a_merge_needs_both_ends(world: World) -> None:
-    theirs = "home/diary/0.#epoch.0"
-    await world.peer.ask(wire.CreateSegment(3, theirs, 0, 0, world.key.master()))
+async def test_merge_requires_rights_on_both_segments(world: World) -> None:
+    other = "home/diary/0.#epoch.0"
+    await world.peer.ask(wire.CreateSegment(3, other, 0, 0, world.key.master()))
     for command in (
-        wire.MergeSegments(7, SEGMENT, theirs, world.token()),
-        wire.MergeSegments(7, theirs, SEGMENT, world.token()),
-        wire.MergeSegmentsBatch(7, SEGMENT, (SEGMENT + "#transaction.x", theirs), world.token()),
+        wire.MergeSegments(7, SEGMENT, other, world.token()),
+        wire.MergeSegments(7, other, SEGMENT, world.token()),
+        wire.MergeSegmentsBatch(7, SEGMENT, (SEGMENT + "#transaction.x", other), world.token()),
     ):
         assert await world.peer.ask(command) == wire.AuthTokenCheckFailed(7, "", REFUSED)
 
 
-async def test_a_session_that_outlives_its_token(world: World) -> None:
-    """What came before the end is stored and acknowledged; what comes after is refused, and the connection ends."""
-
+async def test_append_after_token_expiry_is_rejected_and_closes_the_connection(world: World) -> None:
     peer = world.peer
     assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
     data = frame_events([b"x"])
@@ -177,33 +175,33 @@ async def test_a_session_that_outlives_its_token(world: World) -> None:
     again.close()
 
 
-async def test_a_token_that_was_good_ends(world: World) -> None:
+async def test_cached_token_expires(world: World) -> None:
     token = world.token(READ)
-    look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
-    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    request = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+    assert isinstance(await world.peer.ask(request), wire.StreamSegmentInfo)
     world.time.now += 600
-    assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+    assert await world.peer.ask(request) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
     read = wire.ReadSegment(SEGMENT, 0, 100, token, 8)
     assert await world.peer.ask(read) == wire.AuthTokenCheckFailed(8, "", EXPIRED)
 
 
 @pytest.mark.parametrize("step_s", [86_400, -86_400])
-async def test_a_wall_clock_that_is_set_ends_no_token_and_prolongs_none(world: World, step_s: int) -> None:
+async def test_changed_wall_clock_does_not_change_a_tokens_lifetime(world: World, step_s: int) -> None:
     world.key.now_s = lambda: world.time.now + world.step_s
     token = world.token()
-    look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
-    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    request = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+    assert isinstance(await world.peer.ask(request), wire.StreamSegmentInfo)
     assert isinstance(await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, token)), wire.AppendSetup)
     world.step_s = step_s
     world.time.now += 599
-    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    assert isinstance(await world.peer.ask(request), wire.StreamSegmentInfo)
     assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
     world.time.now += 1
-    assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+    assert await world.peer.ask(request) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
     assert isinstance(await world.peer.append([b"x"], 2), wire.AuthTokenCheckFailed)
 
 
-async def test_a_refused_setup_leaves_no_session(world: World) -> None:
+async def test_rejected_setup_leaves_no_session(world: World) -> None:
     peer = world.peer
     assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
     refused = await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token(READ)))
@@ -213,7 +211,7 @@ async def test_a_refused_setup_leaves_no_session(world: World) -> None:
     assert await peer.closed()
 
 
-async def test_a_wrong_token_harms_its_own_request_only(world: World) -> None:
+async def test_wrong_token_fails_only_its_request(world: World) -> None:
     peer = world.peer
     strange = ["x" * 60_000, "é" * 20_000, "..", "\x00", "[" * 60_000]
     peer.send(*(wire.GetStreamSegmentInfo(n, SEGMENT, token) for n, token in enumerate(strange)))
@@ -223,7 +221,7 @@ async def test_a_wrong_token_harms_its_own_request_only(world: World) -> None:
     assert (await peer.receive()).request_id == 99
 
 
-async def test_the_door_inside_the_process_checks_as_well(world: World) -> None:
+async def test_requests_inside_the_process_are_checked(world: World) -> None:
     reply = await world.store.exchange(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
     assert reply == wire.AuthTokenCheckFailed(1, "", REFUSED)
 
@@ -234,21 +232,21 @@ def _three_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_three_tokens")
-async def test_tokens_kept_are_bounded(world: World) -> None:
+async def test_token_cache_is_bounded(world: World) -> None:
     for number in range(10):
         world.time.now += 1
         await world.peer.ask(wire.GetStreamSegmentInfo(number, SEGMENT, world.token()))
     assert len(world.store._service.access._good) <= 3
 
 
-async def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
+async def test_store_without_a_key_accepts_all_tokens(tmp_path: Path) -> None:
     async with open_store(tmp_path) as (_, peer):
         for token in ("", "nonsense"):
             reply = await peer.ask(wire.GetStreamSegmentInfo(1, SEGMENT, token))
             assert isinstance(reply, wire.NoSuchSegment)
 
 
-# --- what a full disk keeps aside for freeing room is the controller's to use --------------------------------
+# --- only the controller may use the space reserved for a full disk -------------------------------------------
 
 OF_THE_RESERVE = ["home/table_kvtable/0.#epoch.0", "home/_RGgroup_kvtable/0.#epoch.0", "_system/_tables/work"]
 
@@ -258,26 +256,26 @@ def to_free_room(table: str, token: str = "") -> wire.UpdateTableToFreeRoom:
 
 
 @pytest.mark.parametrize("table", OF_THE_RESERVE)
-async def test_no_connection_brings_it_where_nobody_is_asked_who_he_is(tmp_path: Path, table: str) -> None:
+async def test_reserve_is_not_usable_over_the_network_without_access_control(tmp_path: Path, table: str) -> None:
     async with open_store(tmp_path) as (store, peer):
         peer.send(to_free_room(table))
         with pytest.raises(ConnectionResetError):
             await peer.receive()
-        look = wire.ReadTable(8, table, "", (WireTableKey(b"k"),))
+        read = wire.ReadTable(8, table, "", (WireTableKey(b"k"),))
         other = await connect(store.address)
-        assert isinstance(await other.ask(look), wire.NoSuchSegment)
+        assert isinstance(await other.ask(read), wire.NoSuchSegment)
         other.close()
         assert isinstance(await store.exchange(to_free_room(table)), wire.TableEntriesUpdated), "the controller may"
 
 
 @pytest.mark.parametrize("table", OF_THE_RESERVE)
-async def test_no_token_but_the_servers_own_is_for_it(tmp_path: Path, table: str) -> None:
+async def test_reserve_is_only_usable_with_the_servers_token(tmp_path: Path, table: str) -> None:
     key = TokenKey(b"k" * 64)
     async with open_store(tmp_path, tokens=key) as (store, peer):
         scope, name, _ = table.split("/", 2)
-        mine = key.issue(scope, name, Permission.READ_UPDATE)
-        assert isinstance(await store.exchange(to_free_room(table, mine)), wire.AuthTokenCheckFailed)
+        token = key.issue(scope, name, Permission.READ_UPDATE)
+        assert isinstance(await store.exchange(to_free_room(table, token)), wire.AuthTokenCheckFailed)
         assert isinstance(await store.exchange(to_free_room(table, key.master())), wire.TableEntriesUpdated)
-        peer.send(to_free_room(table, key.master()))  # nor by the network
+        peer.send(to_free_room(table, key.master()))  # not even with this token over the network
         with pytest.raises(ConnectionResetError):
             await peer.receive()

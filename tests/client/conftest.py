@@ -20,7 +20,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone
 
 @pytest.fixture(scope="module")
 def uri(server: nadi.standalone.EmbeddedServer) -> Iterator[str]:
-    """The server has a scope `sc`. Tests name streams differently: a recreated one has other ids of segments."""
+    """Address of the server, with a scope `sc`. Tests must use different stream names, because a recreated stream has
+    other segment ids."""
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         yield server.controller_uri

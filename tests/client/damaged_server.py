@@ -1,4 +1,4 @@
-"""A server that has lost a file of its data: one chunk of three, of a stream of events, of bytes, and of state."""
+"""Start a server that lost one of three chunks of each of three streams: events, bytes, and shared state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nadi.client import StreamManager
 from nadi.naming import segment_name
 
 SEGMENT = segment_name("sc", "events", 0)
-PARTS, EVENTS = 3, 20  # each part of so many events in a chunk of its own; that of the second is lost
+PARTS, EVENTS = 3, 20  # each part of EVENTS events is stored in a separate chunk; the second one is lost
 EVENT_BYTES = 8 + 1_000
-PART_BYTES = EVENTS * EVENT_BYTES  # when so much is there it goes into a chunk, whole
+PART_BYTES = EVENTS * EVENT_BYTES  # the size at which data is written to a chunk
 LIMITS = f"chunk_flush_age_s=3600,chunk_flush_bytes={PART_BYTES},storage_writer_tick_s=0.02,checkpoint_interval_s=0.1"
 GAP = (PART_BYTES, 2 * PART_BYTES)
 
@@ -28,11 +28,11 @@ LEFT = [event(part, number) for part in (0, 2) for number in range(EVENTS)]
 
 
 def chunk_with(folder: Path, data: bytes) -> Path:
-    """The chunk that has the bytes, once one has."""
+    """Wait for a chunk that contains the bytes; return its path."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         for path in folder.glob("tier2/**/*"):
-            if "#" not in path.name and path.is_file() and data in path.read_bytes():  # not one under way
+            if "#" not in path.name and path.is_file() and data in path.read_bytes():  # "#": not finished
                 return path
         time.sleep(0.02)
     raise AssertionError(f"{data!r} did not come into tier 2")
@@ -40,7 +40,7 @@ def chunk_with(folder: Path, data: bytes) -> Path:
 
 @contextmanager
 def damaged_server(folder: Path) -> Iterator[str]:
-    """Its address; `folder` is new."""
+    """Yield the server's address. folder: must not exist."""
     chunks = {}
     with (
         nadi.embedded(folder, containers=1, environment={"NADI_LIMITS": LIMITS}) as server,

@@ -1,8 +1,8 @@
-"""A segment store and a controller with behaviour, in memory, for the client's tests.
+"""A fake segment store and controller in memory, for the client's tests.
 
-The store speaks the real protocol on a loopback socket, through the real one's door (`tests.support.memory_store`).
-`Chaos` says, from a seed, when it drops a connection: before an append is stored, or after it and before it is
-acknowledged. The controller answers the client's protobuf messages without a socket.
+The store speaks the real protocol on a loopback socket, through the real server code (`tests.support.memory_store`).
+`Chaos` decides from a seed when it drops a connection: before an append is stored, or between storing and
+acknowledging it. The controller answers the client's protobuf messages without a socket.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class FakeStore(MemoryStore):
         super().__init__()
         self.chaos = chaos or Chaos()
         self.silent = False  # appends are neither stored nor answered
-        self.refuses_appends = False  # the connection ends by each append
-        self.refuses_writers = False  # or by what comes before it, the writer's setup
+        self.refuses_appends = False  # each append ends the connection
+        self.refuses_writers = False  # each SetupAppend ends the connection
         self.hold = False  # appends are stored and not answered
-        self.refuses_reads = False  # the connection ends by each read
+        self.refuses_reads = False  # each read ends the connection
         self.ignores_reads = False  # reads are not answered
-        self.damage: list[tuple[int, int]] = []  # of every segment: read up to, told, and gone past
-        self.lies = False  # damage is said to end before it
-        self.appends: dict[str, list[int]] = {}  # by segment, the sizes of those without a condition
+        self.damage: list[tuple[int, int]] = []  # damaged ranges of every segment
+        self.lies = False  # damage is reported with an end before its start
+        self.appends: dict[str, list[int]] = {}  # by segment, the sizes of unconditional appends
         self.reads = 0
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -91,13 +91,13 @@ class FakeStore(MemoryStore):
             connection.abort()
 
     def add(self, name: str) -> None:
-        """Create it where it is not there yet."""
+        """Create the segment if it doesn't exist."""
         if name not in self.segments:
             self.create(name)
 
 
 class FakeConnection(Connection):
-    """The real one's, less what the store's faults take away."""
+    """The server's connection with the store's faults."""
 
     store: FakeStore
 
@@ -188,6 +188,8 @@ class FakeStream:
 
 
 class FakeController(ControllerClient):
+    """A controller that answers in memory. asked: the RPCs that were called."""
+
     def __init__(self, store: FakeStore) -> None:
         super().__init__("fake:1")
         self.store = store
@@ -202,12 +204,12 @@ class FakeController(ControllerClient):
         return added
 
     def rescale(self, scope: str, stream: str, sealed: list[int], ranges: list[tuple[float, float]]) -> list[int]:
-        """Seal and replace segments at once; the new ids."""
+        """Seal and replace segments in one step; return the new ids."""
         known = self.streams[scope, stream]
         epoch, number = len(known.epochs), max(i & 0xFFFF_FFFF for e in known.epochs for i in e) + 1
         new = {segment_id(number + i, epoch): piece for i, piece in enumerate(ranges)}
-        kept = {i: piece for i, piece in known.epochs[-1].items() if i not in sealed}
-        known.epochs.append(kept | new)
+        unchanged = {i: piece for i, piece in known.epochs[-1].items() if i not in sealed}
+        known.epochs.append(unchanged | new)
         for i in new:
             self.store.add(segment_name(scope, stream, i))
         for i in sealed:
@@ -225,10 +227,10 @@ class FakeController(ControllerClient):
         return getattr(self, f"_{rpc}")(request)
 
     def _stream(self, info: pb.StreamInfo) -> FakeStream:
-        found = self.streams.get((info.scope, info.stream))
-        if found is None:
+        stream = self.streams.get((info.scope, info.stream))
+        if stream is None:
             raise NotFoundError("no such stream")
-        return found
+        return stream
 
     def _ranges(self, info: pb.StreamInfo, epoch: dict[int, tuple[float, float]]) -> list[pb.SegmentRange]:
         return [

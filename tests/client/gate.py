@@ -1,6 +1,6 @@
-"""Between a client and a real segment store: holds back what passes, or cuts connections in the middle of it.
+"""Put a gate between a client and a real segment store, which delays data or cuts connections.
 
-A cut passes on to the store all that it let through, and loses answers: the client can't know what is stored.
+After a cut the store has received everything let through, but replies are lost: the client can't know what is stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nadi.client.manager.streams import stores_of
 
 
 class Gate:
-    """`answers` and `requests` are let through while they are set. budgets: how many bytes each next connection passes
-    on to the store before it is cut; then there is no end."""
+    """Relay that passes replies and requests while `answers` and `requests` are set. budgets: number of bytes that each
+    connection in turn passes to the store before it is cut; later connections have no limit."""
 
     def __init__(self, store: tuple[str, int], budgets: Iterable[int] = ()) -> None:
-        self.cuts = 0  # of those
+        self.cuts = 0  # number of connections cut because of their budget
         self._budgets = iter(budgets)
         self.answers, self.requests = threading.Event(), threading.Event()
         self.answers.set()
@@ -35,9 +35,9 @@ class Gate:
 
     def cut(self) -> None:
         sockets, self._sockets = self._sockets, []
-        for one in sockets:
+        for connection in sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         self.answers.set()
         self.requests.set()
 
@@ -52,10 +52,10 @@ class Gate:
                 threading.Thread(target=self._pass, args=(client,), daemon=True).start()
 
     def _pass(self, client: socket.socket) -> None:
-        """Passes both ways until both have ended, and closes both sockets."""
+        """Relay both directions until both have ended; close both sockets."""
         with client, contextlib.suppress(OSError), socket.create_connection(self._store) as store:
-            for one in (client, store):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for connection in (client, store):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets += [client, store]
             answers = threading.Thread(target=self._pass_answers, args=(store, client), daemon=True)
             answers.start()
@@ -82,14 +82,14 @@ class Gate:
         _end(client)
 
 
-def _end(one: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gate]]:
-    """A client of the server at `uri` whose connections to the segment store lead through a gate."""
+    """Yield a client of the server at `uri` whose connections to the segment store pass a gate, and the gate."""
     gate = Gate(store)
 
     async def segment_endpoint(segment: str) -> tuple[str, int]:
@@ -105,7 +105,7 @@ def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gat
 
 @asynccontextmanager
 async def relayed(uri: str, budgets: Iterable[int]) -> AsyncIterator[tuple[aio.StreamManager, Gate]]:
-    """As `gated`, for asyncio."""
+    """Like `gated`, for the asyncio client."""
     async with aio.StreamManager(uri) as manager:
         controller = stores_of(manager).controller
         gate = Gate(await controller.segment_endpoint("sc/st/0.#epoch.0"), budgets)

@@ -1,4 +1,4 @@
-"""A revisioned stream in memory, whose every call can be made to wait."""
+"""A revisioned stream in memory whose calls can be delayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nadi.errors import ConditionFailedError, NadiError, TruncatedError
 
 @dataclass
 class Memory:
-    """What a server would keep of one revisioned stream."""
+    """The stored data of one revisioned stream."""
 
     start: int = 0
     records: list[RevisionRecord] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Memory:
 
 
 class MemoryLog(RevisionedStream):
-    """One client's way to the memory; a call waits before it has its effect, and before its caller hears of it."""
+    """One client's view of the memory; if gated, each call waits before its effect and before its return."""
 
     name = "sc/st"
     timeout_s = 30.0
@@ -39,23 +39,23 @@ class MemoryLog(RevisionedStream):
             self.gate = asyncio.get_running_loop().create_future()
             await self.gate
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self.gate is not None and not self.gate.done():
             self.gate.set_result(None)
 
     async def extent(self) -> RevisionRange:
         await self._wait()
-        found = RevisionRange(self._memory.start, self._memory.end)
+        extent = RevisionRange(self._memory.start, self._memory.end)
         await self._wait()
-        return found
+        return extent
 
     async def read(self, start: int, end: int) -> AsyncGenerator[RevisionRecord, None]:
         await self._wait()
         if start < self._memory.start:
             raise TruncatedError(self.name, start, self._memory.start)
-        found = [record for record in self._memory.records if start <= record.revision < end]
+        records = [record for record in self._memory.records if start <= record.revision < end]
         await self._wait()
-        for record in found:
+        for record in records:
             yield record
 
     async def append(self, data: bytes, expected_end: int) -> int:
@@ -70,9 +70,9 @@ class MemoryLog(RevisionedStream):
 
     async def mark(self) -> int | None:
         await self._wait()
-        found = self._memory.mark
+        mark = self._memory.mark
         await self._wait()
-        return found
+        return mark
 
     async def set_mark(self, revision: int, expected: int | None) -> bool:
         await self._wait()

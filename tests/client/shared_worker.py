@@ -1,4 +1,4 @@
-"""A process that changes shared state until it is killed: `shared_worker.py URI NAME`, a line for each change."""
+"""Change shared state until killed, printing a line for each change: `shared_worker.py URI NAME`."""
 
 from __future__ import annotations
 

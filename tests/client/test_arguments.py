@@ -1,4 +1,4 @@
-"""Every public method, called with one argument that is wrong and all others right: each is refused by name."""
+"""Every public method rejects a wrong argument by name while all other arguments are right."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from nadi.client import KeyValueTableConfiguration, ScalingPolicy, StateKind, St
 from nadi.client.serializers import Arrow, Json, Msgpack, Struct
 from nadi.errors import InvalidArgumentError, InvalidNameError, InvalidStreamCutError
 
-NO_TIMES = ("5", -1, -0.001, math.nan, math.inf, True)
-NO_TEXTS = (None, 5, b"text", "half \ud83d")
-NO_NUMBERS = ("2", 1.5, True, 1 << 70)
-NO_BYTES = ("text", 5)
-NO_CUTS: tuple[Any, ...] = ("head", 5, [])
-NO_LISTS: tuple[Any, ...] = (5, None)
-WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
-    **dict.fromkeys(("timeout", "ack_timeout", "every_s"), NO_TIMES),
+BAD_TIMES = ("5", -1, -0.001, math.nan, math.inf, True)
+BAD_TEXTS = (None, 5, b"text", "half \ud83d")
+BAD_NUMBERS = ("2", 1.5, True, 1 << 70)
+BAD_BYTES = ("text", 5)
+BAD_CUTS: tuple[Any, ...] = ("head", 5, [])
+BAD_LISTS: tuple[Any, ...] = (5, None)
+WRONG: dict[str, tuple[Any, ...]] = {  # by parameter name
+    **dict.fromkeys(("timeout", "ack_timeout", "every_s"), BAD_TIMES),
     **dict.fromkeys(
-        ("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id", "field"), NO_TEXTS
+        ("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id", "field"), BAD_TEXTS
     ),
-    **dict.fromkeys(("participant", "note", "controller_uri", "user", "password", "field"), NO_TEXTS),
+    **dict.fromkeys(("participant", "note", "controller_uri", "user", "password", "field"), BAD_TEXTS),
     **dict.fromkeys(("tag", "writer_id"), (5, b"text", "half \ud83d")),
-    **dict.fromkeys(("start", "end", "cut", "first", "second", "as_of", "position"), NO_CUTS),
-    **dict.fromkeys(("segments", "events", "lease_ms", "refresh_ms", "dead_after_ms"), NO_NUMBERS),
-    **dict.fromkeys(("checkpoint_interval_ms", "timestamp_ms", "timestamp_aggregation_timeout_ms"), NO_NUMBERS),
-    **dict.fromkeys(("page_size", "now_ms", "amount", "index", "before", "expected_number", "offset"), NO_NUMBERS),
-    **dict.fromkeys(("scale_factor", "min_segments", "events_per_s", "kib_per_s", "keep_ms", "most_ms"), NO_NUMBERS),
-    **dict.fromkeys(("keep_bytes", "most_bytes", "primary_key_bytes", "secondary_key_bytes"), NO_NUMBERS),
-    **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id", "segment_id"), NO_NUMBERS),
+    **dict.fromkeys(("start", "end", "cut", "first", "second", "as_of", "position"), BAD_CUTS),
+    **dict.fromkeys(("segments", "events", "lease_ms", "refresh_ms", "dead_after_ms"), BAD_NUMBERS),
+    **dict.fromkeys(("checkpoint_interval_ms", "timestamp_ms", "timestamp_aggregation_timeout_ms"), BAD_NUMBERS),
+    **dict.fromkeys(("page_size", "now_ms", "amount", "index", "before", "expected_number", "offset"), BAD_NUMBERS),
+    **dict.fromkeys(("scale_factor", "min_segments", "events_per_s", "kib_per_s", "keep_ms", "most_ms"), BAD_NUMBERS),
+    **dict.fromkeys(("keep_bytes", "most_bytes", "primary_key_bytes", "secondary_key_bytes"), BAD_NUMBERS),
+    **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id", "segment_id"), BAD_NUMBERS),
     **dict.fromkeys(("recursive", "follow", "wait", "is_done", "keep_history"), ("no", None, 5)),
     **dict.fromkeys(("over_bookmarks", "by_event_time"), ("no", None, 5)),
     **dict.fromkeys(("automatically_note_time", "validate_host_name"), ("no", None, 5)),
     **dict.fromkeys(("scaling", "retention"), ("fixed", 5)),
     **dict.fromkeys(("config", "kind", "rule", "compatibility", "credentials", "serializer"), ("text", 5)),
-    **dict.fromkeys(("entry", "prefix"), NO_BYTES),
+    **dict.fromkeys(("entry", "prefix"), BAD_BYTES),
     **dict.fromkeys(("tags", "add", "remove", "routing_keys"), ("abc", 5, [1])),
-    **dict.fromkeys(("sealed_segments", "new_ranges", "entries", "keys", "modifications"), NO_LISTS),
-    **dict.fromkeys(("streams", "starts", "ends", "cuts"), (*NO_LISTS, [5])),
+    **dict.fromkeys(("sealed_segments", "new_ranges", "entries", "keys", "modifications"), BAD_LISTS),
+    **dict.fromkeys(("streams", "starts", "ends", "cuts"), (*BAD_LISTS, [5])),
     "to": (5, None, "head", ["head"]),
     "positions": (5, {"o/a/0": "1"}, {"o/a/0": -1}),
     "conditions": (5, {"a": 5}),
@@ -55,7 +55,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     "event_time": (5, "", "a..b", ["a"]),
     "delivery": (5, None, "at-best"),
     "txn_id": ("xx", None, 5),
-    "transactions": (*NO_LISTS, [], [5], ["xx"]),
+    "transactions": (*BAD_LISTS, [], [5], ["xx"]),
     "version": ("1", 1.5),
     "key": (5, None),
     "value": (5, None),
@@ -69,52 +69,52 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     "token": (5, None),
     "predicate": (5, None),
 }
-OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something else
+OTHERS: dict[str, tuple[Any, ...]] = {  # methods where the parameter has another meaning
     "StreamManager.create_byte_reader.start": ("head", 1.5, -1),
-    "StreamManager.create_index_writer.fields": (*NO_LISTS, "t", [], [5], ["t", "t"]),
+    "StreamManager.create_index_writer.fields": (*BAD_LISTS, "t", [], [5], ["t", "t"]),
     "StreamManager.create_index_writer.record_size": ("64", 1.5, True, 0, 65_537),
-    "StreamManager.create_index_writer.ack_timeout": (*NO_TIMES, 0),
+    "StreamManager.create_index_writer.ack_timeout": (*BAD_TIMES, 0),
     "IndexWriter.append.fields": (5, None, [("t", 1)], {"u": 1}, {"t": -1}, {"t": 1.5}),
     "IndexWriter.append.after": (5, "t"),
     "IndexWriter.truncate_before.value": (5.5, None, "5", -1),
     "IndexReader.search.value": (5.5, None, "5", -1),
     "IndexReader.read.start": ("head", 1.5, -1, 1),
     "IndexReader.read.end": ("tail", 1.5, -1, 1),
-    "StreamManager.read_segment_range.start": NO_NUMBERS,
-    "StreamManager.read_segment_range.end": NO_NUMBERS,
+    "StreamManager.read_segment_range.start": BAD_NUMBERS,
+    "StreamManager.read_segment_range.end": BAD_NUMBERS,
     "StreamManager.scrub.start": ("no", None, 5),
     "StreamManager.update_stream.tags": ("abc", 5, [1]),
-    "StreamManager.create_writer.ack_timeout": (*NO_TIMES, 0),
-    "StreamManager.create_transaction_writer.ack_timeout": (*NO_TIMES, 0),
-    "StreamManager.create_transaction_writer.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
-    "TransactionalEventWriter.begin_txn.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
-    "TransactionalValueWriter.begin_txn.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
+    "StreamManager.create_writer.ack_timeout": (*BAD_TIMES, 0),
+    "StreamManager.create_transaction_writer.ack_timeout": (*BAD_TIMES, 0),
+    "StreamManager.create_transaction_writer.lease_ms": (*BAD_NUMBERS, 1, 9_999, 10**12),
+    "TransactionalEventWriter.begin_txn.lease_ms": (*BAD_NUMBERS, 1, 9_999, 10**12),
+    "TransactionalValueWriter.begin_txn.lease_ms": (*BAD_NUMBERS, 1, 9_999, 10**12),
     "ReaderGroupManager.create_reader_group.retention": ("NONE", 5, None),
     "Bookmarks.list.stream": (5, b"text"),
     "NamedSlices.list.stream": (5, b"text"),
     "Bookmarks.list_with_unreadable.stream": (5, b"text"),
     "NamedSlices.list_with_unreadable.stream": (5, b"text"),
-    "KeyValueTable.keys.start": NO_BYTES,
-    "KeyValueTable.keys.end": NO_BYTES,
-    "KeyValueTable.entries.start": NO_BYTES,
-    "KeyValueTable.entries.end": NO_BYTES,
-    "KeyValueTable.pages.start": NO_BYTES,
-    "KeyValueTable.pages.end": NO_BYTES,
-    "KeyValueTable.key_pages.start": NO_BYTES,
-    "KeyValueTable.key_pages.end": NO_BYTES,
+    "KeyValueTable.keys.start": BAD_BYTES,
+    "KeyValueTable.keys.end": BAD_BYTES,
+    "KeyValueTable.entries.start": BAD_BYTES,
+    "KeyValueTable.entries.end": BAD_BYTES,
+    "KeyValueTable.pages.start": BAD_BYTES,
+    "KeyValueTable.pages.end": BAD_BYTES,
+    "KeyValueTable.key_pages.start": BAD_BYTES,
+    "KeyValueTable.key_pages.end": BAD_BYTES,
     "StreamCuts.between.start": ("x", 1.5, None),
     "StreamCuts.between.end": ("x", 1.5, None),
     "StreamCuts.named.end": ("no", None, 5),
     "StreamCuts.came_by.offsets": (5, None, "abc", ["1"], [2, 1], [-1]),
     "Journal.entries.start": ("1", 1.5),
-    "SharedCounter.compare_and_set.expected": NO_NUMBERS,
-    "SharedCounter.compare_and_set.value": NO_NUMBERS,
-    "SharedMap.get.key": (),  # a dictionary's question
+    "SharedCounter.compare_and_set.expected": BAD_NUMBERS,
+    "SharedCounter.compare_and_set.value": BAD_NUMBERS,
+    "SharedMap.get.key": (),  # accepts any key, like a dict
     "EventWriter.write_batch.events": (5, "abc", b"abc", ["a"]),
     "Transaction.write_batch.events": (5, "abc", b"abc", ["a"]),
 }
 ANYTHING = {"default", "element", "added", "removed", "state", "value_type", "values", "update", "expected"}
-ANYTHING |= {"ValueWriter.write_event.value", "ValueTransaction.write_event.value"}  # of the application's own types
+ANYTHING |= {"ValueWriter.write_event.value", "ValueTransaction.write_event.value"}  # the application's types
 ANYTHING |= {f"SharedMap.{call}.value" for call in ("put", "put_if_absent", "replace")}
 ANYTHING |= {"IndexWriter.append.data"}  # see test_index_stream
 ANYTHING |= {"ValueWriter.encode.value", "ValueTransaction.encode.value"}
@@ -123,7 +123,7 @@ ANYTHING |= {"Transaction.write_batch.routing_keys", "ValueTransaction.write_bat
 
 
 class World:
-    """One of each class, and what a good call is given."""
+    """One object of each class, and valid arguments."""
 
     def __init__(self, manager: StreamManager) -> None:
         self.manager = manager
@@ -193,7 +193,7 @@ class World:
             "expected": 0,
         }
         self.good |= {"field": "t", "offset": 0, "data": b"", "after": {}}
-        self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda held: held}
+        self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda value: value}
 
     def good_for(self, call: str, name: str) -> Any:
         others = {
@@ -235,25 +235,25 @@ def public_methods(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 def wrong_for(call: str, name: str) -> tuple[Any, ...]:
     if name in ANYTHING or f"{call}.{name}" in ANYTHING:
         return OTHERS.get(f"{call}.{name}", ())
-    found = OTHERS.get(f"{call}.{name}", WRONG.get(name))
-    assert found is not None, f"say what is wrong for {call}'s {name}, or that anything is right"
-    return found
+    wrong = OTHERS.get(f"{call}.{name}", WRONG.get(name))
+    assert wrong is not None, f"add wrong values for {call}'s {name}, or add it to ANYTHING"
+    return wrong
 
 
-def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str | None:
-    """What is wrong with how that ends; None if it is refused as it should be."""
+def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
+    """Call with a wrong argument; return the complaint, or None if it is rejected properly."""
     try:
-        made = call(**given)
-        if inspect.isgenerator(made):
-            next(made)
-    except InvalidArgumentError as refused:
-        return None if len(str(refused)) > 20 else f"says no more than {refused}"
+        result = call(**arguments)
+        if inspect.isgenerator(result):
+            next(result)
+    except InvalidArgumentError as error:
+        return None if len(str(error)) > 20 else f"has only the message {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "is accepted"
 
 
-def test_every_method_refuses_what_it_does_not_take(world: World) -> None:
+def test_every_method_rejects_wrong_arguments(world: World) -> None:
     complaints = []
     for thing in world.objects:
         for call, method in public_methods(thing):
@@ -263,9 +263,9 @@ def test_every_method_refuses_what_it_does_not_take(world: World) -> None:
                 if call.endswith(("read_events", "create_reader", "create_writer", "create_transaction_writer")):
                     needed -= {"serializer"}
                 for value in wrong_for(call, wrong.name):
-                    given = {name: world.good_for(call, name) for name in needed - {wrong.name}} | {wrong.name: value}
-                    if (told := outcome(method, given)) is not None:
-                        complaints.append(f"{call}({wrong.name}={value!r}) {told}")
+                    good = {name: world.good_for(call, name) for name in needed - {wrong.name}}
+                    if (complaint := outcome(method, good | {wrong.name: value})) is not None:
+                        complaints.append(f"{call}({wrong.name}={value!r}) {complaint}")
     assert not complaints, "\n".join(complaints)
 
 
@@ -292,29 +292,29 @@ VALUES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         *(lambda kind=kind: kind(7) for kind in (Arrow, Json, Msgpack, Struct)),
     ],
 )
-def test_value_out_of_range_or_of_a_wrong_type_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"at most|7"):
+def test_value_out_of_range_or_of_a_wrong_type_is_rejected(make: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
         make()
 
 
-def test_shared_map_of_what_is_not_a_type_is_refused(world: World) -> None:
+def test_shared_map_with_a_value_type_that_is_no_type_is_rejected(world: World) -> None:
     manager: Any = world.manager
-    with pytest.raises(InvalidArgumentError, match="shared_map: value_type is a type, not 7"):
+    with pytest.raises(InvalidArgumentError, match="value_type"):
         manager.shared_map("o", "a", value_type=7)
 
 
 @pytest.mark.parametrize(("make", "good"), VALUES, ids=lambda value: getattr(value, "__name__", ""))
-def test_values_refuse_what_they_can_not_be_made_of(make: Callable[..., Any], good: dict[str, Any]) -> None:
+def test_values_reject_wrong_arguments(make: Callable[..., Any], good: dict[str, Any]) -> None:
     complaints = [
-        f"{name}={value!r} {told}"
+        f"{name}={value!r} {complaint}"
         for name in inspect.signature(make).parameters
         for value in wrong_for(make.__qualname__, name)
-        if (told := outcome(make, good | {name: value})) is not None
+        if (complaint := outcome(make, good | {name: value})) is not None
     ]
     assert not complaints, "\n".join(complaints)
 
 
-def test_what_is_right_is_taken(world: World) -> None:
+def test_right_arguments_are_accepted(world: World) -> None:
     for credentials in (client.Basic("u", "p"), client.Bearer(lambda: "t"), None):
         StreamManager(credentials=credentials, trust_store=Path("none"), timeout=1).close()
     manager: Any = world.manager
@@ -326,17 +326,17 @@ def test_what_is_right_is_taken(world: World) -> None:
     assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(60))
 
 
-def test_what_is_said(world: World) -> None:
+def test_messages_name_the_parameter_and_the_value(world: World) -> None:
     manager: Any = world.manager
-    with pytest.raises(InvalidNameError, match="None is not a stream name"):
+    with pytest.raises(InvalidNameError, match="None"):
         manager.create_writer("o", None)
-    with pytest.raises(InvalidStreamCutError, match=r"None. is no StreamCut: make one"):
+    with pytest.raises(InvalidStreamCutError, match="None"):
         manager.bookmarks("o").create("x", None)
-    with pytest.raises(InvalidArgumentError, match="create_stream: segments is a whole number, not '2'"):
+    with pytest.raises(InvalidArgumentError, match=r"create_stream: segments .* '2'"):
         manager.create_stream("o", "x", "2")
-    with pytest.raises(InvalidArgumentError, match="number of seconds, 0 or more, not -1"):
+    with pytest.raises(InvalidArgumentError, match=r"timeout .* -1"):
         next(manager.read_events("o", "a", timeout=-1))
-    with pytest.raises(InvalidArgumentError, match="a lease of 1 ms is outside 10,000 to"):
+    with pytest.raises(InvalidArgumentError, match=r"1 ms .* 10,000"):
         manager.create_transaction_writer("o", "a", lease_ms=1)
-    with pytest.raises(TypeError, match="positional"):  # as Python says it
+    with pytest.raises(TypeError):  # Python's own check
         manager.create_scope()

@@ -1,4 +1,4 @@
-"""The blocking face: the same client in a thread, against a store in another process."""
+"""The blocking client, against a store in another process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_write_and_read(manager: StreamManager) -> None:
         assert reader.position() == end
 
 
-def test_iterators_end_after_their_timeout_without_anything_new(uri: str, manager: StreamManager) -> None:
+def test_iterators_without_new_events_end_after_their_timeout(uri: str, manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st4").tail
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("read_events", {}),
@@ -77,24 +77,24 @@ def test_iterators_end_after_their_timeout_without_anything_new(uri: str, manage
     end = manager.stream_info("sc", "st4").tail
     for name, options in kinds:
         assert next(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
-        found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
-        with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
-            list(found)
-        assert list(found) == []
+        events = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
+        with pytest.raises(RequestTimeoutError, match=r"sc/st4"):
+            list(events)
+        assert list(events) == []
 
     async def run() -> None:
         async with aio.StreamManager(uri) as manager:
             for name, options in kinds:
                 assert await anext(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
-                found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
-                with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
-                    [_ async for _ in found]
-                assert [_ async for _ in found] == []
+                events = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
+                with pytest.raises(RequestTimeoutError, match=r"sc/st4"):
+                    [_ async for _ in events]
+                assert [_ async for _ in events] == []
 
     asyncio.run(run())
 
 
-def test_a_hundred_thousand_events_through_the_limit_of_memory(manager: StreamManager) -> None:
+def test_writer_with_more_events_than_its_memory_limit_stores_all(manager: StreamManager) -> None:
     writer = manager.create_writer("sc", "st1")
     started = time.perf_counter()
     event = b"x" * 1000
@@ -131,41 +131,41 @@ def test_closing_ends_every_wait(uri: str) -> None:
     manager.close()
 
 
-def test_a_call_that_comes_while_the_client_is_closed_ends_too(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_during_close_raises_closed_error(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = StreamManager(uri)
     submit, closing = loop_thread._LoopCall, threading.Thread(target=manager.close)
 
     def after_the_other_thread(work: Any, loop: Any) -> Any:
         closing.start()
-        closing.join(0.5)  # it must not get to end the loop now
+        closing.join(0.5)  # it must not end the loop now
         return submit(work, loop)
 
-    monkeypatch.setattr(loop_thread, "_Run", after_the_other_thread)
+    monkeypatch.setattr(loop_thread, "_LoopCall", after_the_other_thread)
     with pytest.raises(ClosedError):
         manager.create_reader("sc", "st4").next_block()
     closing.join(60)
     assert not closing.is_alive()
 
 
-def test_a_client_is_not_for_a_forked_process(manager: StreamManager) -> None:
+def test_client_in_a_forked_process_raises_closed_error(manager: StreamManager) -> None:
     writer = manager.create_writer("sc", "st4")
     reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a call that waits for ever ends this process by a signal
-        told = 0
+        signal.alarm(60)  # ends this process if a call hangs
+        failed = 0
         for call in (manager.list_scopes, reader.next_block, lambda: writer.write_event(b"x")):
             try:
                 call()
             except ClosedError as error:
-                told += "fork" in str(error)
+                failed += "fork" in str(error)
         manager.close()
-        os._exit(told)
+        os._exit(failed)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    writer.write_event(b"the parent's goes on").result(60)
+    writer.write_event(b"the parent's writer still works").result(60)
 
 
-def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> None:
+def test_processes_start_while_a_client_is_busy(manager: StreamManager) -> None:
     done = threading.Event()
 
     def work() -> None:
@@ -175,7 +175,7 @@ def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> N
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        # with a preexec_fn, as PySpark starts its Java, the child is a fork of all this first
+        # with a preexec_fn, which PySpark uses to start Java, the child is first a fork of this process
         codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(40)}
     finally:
         done.set()
@@ -190,7 +190,7 @@ def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
     reader.close()
 
 
-def test_ctrl_c_ends_what_a_call_does_on_the_loop() -> None:
+def test_ctrl_c_cancels_the_coroutine_on_the_loop() -> None:
     thread = LoopThread("a loop's")
     ended = threading.Event()
 
@@ -212,17 +212,17 @@ def test_ctrl_c_ends_what_a_call_does_on_the_loop() -> None:
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """By Ctrl-C, in a moment."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    """Send Ctrl-C soon, and expect it to end the block."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGINT, handler)
 
 
-def test_a_missing_controller_is_named() -> None:
+def test_missing_controller_is_named_in_the_error() -> None:
     from nadi.client.control import calls as controller_calls
 
     with pytest.MonkeyPatch.context() as patch:
@@ -231,7 +231,7 @@ def test_a_missing_controller_is_named() -> None:
             manager.create_writer("sc", "st")
 
 
-def test_waits_that_end_as_something_comes_lose_nothing(manager: StreamManager) -> None:
+def test_read_timeouts_while_events_arrive_lose_no_event(manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st1").tail
     events = [b"%d" % number for number in range(300)]
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
@@ -242,30 +242,30 @@ def test_waits_that_end_as_something_comes_lose_nothing(manager: StreamManager) 
 
         writing = threading.Thread(target=write)
         writing.start()
-        found: list[bytes] = []
-        ended = 0
-        while len(found) < len(events):
+        received: list[bytes] = []
+        timeouts = 0
+        while len(received) < len(events):
             try:
                 block = reader.next_block(0.0002)
             except RequestTimeoutError:
-                ended += 1
+                timeouts += 1
             else:
                 assert block is not None
-                found += block[1]
+                received += block[1]
         writing.join()
-    assert found == events
-    assert ended > 10
+    assert received == events
+    assert timeouts > 10
 
 
-def test_a_block_that_did_not_reach_its_thread_comes_again(manager: StreamManager) -> None:
+def test_block_that_did_not_reach_its_thread_is_returned_again(manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st1").tail
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
         writer.write_event(b"a", "k").result(60)
         thread, core = inside(reader)
-        for _ in range(2):  # as where Ctrl-C ends the wait for it
-            held = thread.run(held_block(core, 60))
-            assert held is not None
-            assert list(held[1]) == [b"a"]
+        for _ in range(2):  # as if Ctrl-C interrupted the wait
+            pending = thread.run(held_block(core, 60))
+            assert pending is not None
+            assert list(pending[1]) == [b"a"]
             assert reader.position() == start
-        assert reader.next_block(60) == held
+        assert reader.next_block(60) == pending
         assert reader.position() == manager.stream_info("sc", "st1").tail

@@ -1,4 +1,4 @@
-"""A client that is closed at any moment of its work: who waits gets a ClosedError, and the loop hears nothing else."""
+"""A client closed at any moment: its calls raise ClosedError, and no exception remains unhandled in the loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nadi.wire.codec import encode
 from .fake_server import FakeStore
 from .world import world
 
-TURNS = 40  # of the loop, in which a connection is made, greeted, and used
-SILENCE_S = 0.05  # in which a connection's timer has gone off some times
+TURNS = 40  # loop iterations in which a connection is made, greeted, and used
+SILENCE_S = 0.05  # enough for a connection's timer to fire several times
 
 
 async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
-    """What the loop's handler was told, and what became of a flush, of an append, and of a request."""
+    """Close a client; return the unhandled exceptions, and the outcomes of a flush, an append and a request."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     async with world(1) as w:
@@ -41,14 +41,14 @@ async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
             await asyncio.sleep(0)
         await w.manager.close()
         await asyncio.wait(waits, timeout=60)
-        for one in waits:
-            one.cancel()  # who still waits
+        for task in waits:
+            task.cancel()
         ends = await asyncio.gather(*waits, return_exceptions=True)
     return unhandled, ends
 
 
 class Server(asyncio.Protocol):
-    """Answers nothing but the greeting. ended: with how its connection ended."""
+    """Answers only the Hello. ended: resolves to the error that ended its connection."""
 
     def __init__(self, ended: asyncio.Future[Exception | None]) -> None:
         self.ended = ended
@@ -61,7 +61,7 @@ class Server(asyncio.Protocol):
 
 
 async def end_of(*, asks: bool) -> Exception | None:
-    """What a server's connection ended with that a client closed, when it had an answer to come or none."""
+    """Return how a server's connection ended when the client closed it, with or without a pending request."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Exception | None] = loop.create_future()
     server = await loop.create_server(lambda: Server(ended), "127.0.0.1", 0)
@@ -69,22 +69,22 @@ async def end_of(*, asks: bool) -> Exception | None:
         port = server.sockets[0].getsockname()[1]
         connection = await SegmentStoreConnection.open(Endpoint("127.0.0.1", port), 60)
         if asks:
-            asked = connection.submit(wire.DeleteTableSegment(0, "sc/table", False, ""), wire.SegmentDeleted)
-            asked.add_done_callback(asyncio.Future.exception)
+            reply = connection.submit(wire.DeleteTableSegment(0, "sc/table", False, ""), wire.SegmentDeleted)
+            reply.add_done_callback(asyncio.Future.exception)
         await asyncio.sleep(0)
         connection.close()
         return await asyncio.wait_for(ended, 60)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_the_system_does_not_go_on_sending_what_got_no_answer(loop: Any) -> None:
+def test_closed_connection_with_a_pending_request_is_reset(loop: Any) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
         assert isinstance(runner.run(end_of(asks=True)), ConnectionResetError)
         assert runner.run(end_of(asks=False)) is None
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_client_that_is_closed_while_it_works_leaves_nothing_unhandled(loop: Any) -> None:
+def test_client_closed_at_any_moment_leaves_no_unhandled_exception(loop: Any) -> None:
     for turns in range(TURNS):
         with asyncio.Runner(loop_factory=loop) as runner:
             unhandled, ends = runner.run(close_after(turns))
@@ -95,8 +95,8 @@ def test_a_client_that_is_closed_while_it_works_leaves_nothing_unhandled(loop: A
         assert created is True or isinstance(created, ClosedError), (turns, created)
 
 
-async def give_up_after(turns: int) -> list[Any]:
-    """What the loop's handler was told when the opening of a connection was cancelled, then and a while later."""
+async def cancel_after(turns: int) -> list[Any]:
+    """Cancel the opening of a connection; return the unhandled exceptions until a while later."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     store = FakeStore()
@@ -116,25 +116,25 @@ async def give_up_after(turns: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_that_is_given_up_while_it_opens_sends_nothing_more(loop: Any) -> None:
-    """uvloop closes the socket of one that is just made without a word to whoever has queued a greeting."""
+def test_connection_cancelled_while_opening_sends_nothing(loop: Any) -> None:
+    """uvloop closes the socket of a new connection without notifying the protocol that queued a Hello."""
     for turns in range(TURNS // 2):
         with asyncio.Runner(loop_factory=loop) as runner:
-            assert runner.run(give_up_after(turns)) == [], turns
+            assert runner.run(cancel_after(turns)) == [], turns
 
 
-async def test_who_waits_for_a_token_gets_a_closed_error_unless_cancelled() -> None:
+async def test_token_wait_raises_closed_error_unless_cancelled() -> None:
     class Standing(ControllerClient):
         async def delegation_token(self, *_: Any, **__: Any) -> str:
             await asyncio.Event().wait()
             raise AssertionError
 
     tokens = DelegationTokens(Standing("127.0.0.1:1", Security(credentials=Basic("user", "password"))))
-    kept, cancelled = (asyncio.create_task(tokens.token("sc/st/0", wire.ReadSegment)) for _ in range(2))
+    waiting, cancelled = (asyncio.create_task(tokens.token("sc/st/0", wire.ReadSegment)) for _ in range(2))
     await asyncio.sleep(0)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     tokens.close()
     with pytest.raises(ClosedError):
-        await asyncio.wait_for(kept, 60)
+        await asyncio.wait_for(waiting, 60)

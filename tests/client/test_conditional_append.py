@@ -1,4 +1,4 @@
-"""Conditional appends while the store drops connections: before it stored an append, and after."""
+"""Conditional appends while the store drops connections, before or after it stored an append."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_bytes_are_stored_once_and_in_order() -> None:
         assert await reader.read() == b"".join(pieces)
 
 
-async def test_large_pieces_of_which_several_are_under_way() -> None:
+async def test_several_large_appends_in_flight_are_stored_once_and_in_order() -> None:
     chance = random.Random(4)
     async with world(chaos=Chaos(seed=4, before=0.1, after=0.1)) as here:
         pieces = [chance.randbytes(300_000) for _ in range(60)]
@@ -46,8 +46,9 @@ async def test_large_pieces_of_which_several_are_under_way() -> None:
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
 
 
-async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when their tokens end soon: each byte and each event is stored once and in order."""
+async def test_sessions_replaced_with_appends_in_flight_store_each_once_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     chance = random.Random(6)
     monkeypatch.setattr(OpenSession, "is_due", property(lambda _: chance.random() < 0.3))
     async with world() as here:
@@ -67,9 +68,8 @@ async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: py
         assert here.store.data(segment_name("sc", "more", 0)) == frame_events(events)
 
 
-async def test_behind_a_refused_append_nothing_passes() -> None:
-    """Not even where somebody else's bytes, coming between two of them, end just where the next one begins."""
-
+async def test_appends_after_a_rejected_one_are_rejected() -> None:
+    """Even if another writer's bytes end exactly at the offset that the next append expects."""
     async with world() as here:
         writer = await here.manager.create_byte_writer("sc", "st")
         await writer.write(b"first")
@@ -85,27 +85,27 @@ async def test_behind_a_refused_append_nothing_passes() -> None:
             patch.setattr(FakeConnection, "handle", meanwhile)
             await writer.write(b"a" * 400_000)
             await writer.write(b"b" * 400_000)
-            with pytest.raises(ConditionFailedError, match="800,000 bytes were not stored"):
+            with pytest.raises(ConditionFailedError, match="800,000"):
                 await writer.flush(60)
             await segment_info(stores_of(here.manager), SEGMENT)
         assert here.store.data(SEGMENT) == b"first" + b"other".ljust(400_000)
 
 
-async def test_a_server_without_room_is_waited_for() -> None:
+async def test_appends_wait_while_the_server_is_full() -> None:
     async with world() as here:
         here.store.full = True
         writer = await here.manager.create_byte_writer("sc", "st")
         for piece in (b"a", b"b", b"c"):
             await writer.write(piece * 400_000)
         await until_async(lambda: writer._appender.trouble is not None)
-        with pytest.raises(RequestTimeoutError, match="1,200,000 bytes"):
+        with pytest.raises(RequestTimeoutError, match=r"1,200,000"):
             await writer.flush(0.1)
         here.store.full = False
         await writer.close(60)
         assert bytes(here.store.segments[SEGMENT].data) == b"a" * 400_000 + b"b" * 400_000 + b"c" * 400_000
 
 
-async def test_a_flush_whose_wait_was_cancelled_does_no_harm() -> None:
+async def test_cancelled_flush_does_not_disturb_later_writes() -> None:
     async with world() as here:
         pieces = [bytes([number]) * 400_000 for number in range(20)]
         writer = await here.manager.create_byte_writer("sc", "st")
@@ -119,7 +119,7 @@ async def test_a_flush_whose_wait_was_cancelled_does_no_harm() -> None:
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
 
 
-async def test_each_update_is_done_once() -> None:
+async def test_counter_updates_are_applied_once() -> None:
     async with world(chaos=Chaos(seed=5, before=0.1, after=0.1)) as here:
         counters = [await here.manager.shared_counter("sc", "st") for _ in range(3)]
 
@@ -131,7 +131,7 @@ async def test_each_update_is_done_once() -> None:
         assert len(here.stored(0)) == 90
 
 
-async def test_an_append_whose_wait_was_cancelled_does_no_harm() -> None:
+async def test_cancelled_append_does_not_disturb_later_updates() -> None:
     async with world() as here:
         counter = await here.manager.shared_counter("sc", "st")
         await counter.add()

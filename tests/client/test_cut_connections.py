@@ -1,4 +1,4 @@
-"""Threads write one by one and in bulk, by blocking writers, while their connections to a real server are cut."""
+"""Threads write single events and batches with blocking writers while connections to a real server are cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nadi.errors import RequestTimeoutError
 from .gate import gated
 
 THREADS, ROUNDS = 3, 60
-CUTS = 150  # of connections, at most: on a slow machine they would leave no time to make any
+CUTS = 150  # at most: with more, a slow machine would have no time to connect
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -69,8 +69,8 @@ def test_writers_connections_cut_store_each_event_once_in_order(
         cutting = pool.submit(cut)
         working = [pool.submit(work, n, random.Random(seed * 10 + n)) for n in range(THREADS)]
         try:
-            for each in working:
-                each.result(120)
+            for future in working:
+                future.result(120)
         finally:
             ends.set()
         cutting.result(60)

@@ -1,4 +1,4 @@
-"""The algebra of stream cuts, against a model that knows of each segment how much of it was read."""
+"""The algebra of stream cuts, against a model that knows how much of each segment was read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name
 from nadi.wire import commands as wire
 
-CELLS = 8  # all key ranges are made of these eighths, so that a key is one of 8
+CELLS = 8  # all key ranges consist of these eighths, so there are 8 keys
 
 
 def cells(piece: Any) -> range:
@@ -27,7 +27,7 @@ def cells(piece: Any) -> range:
 
 @dataclass
 class FakeStream:
-    """A stream sc/st with a history of scalings, as StreamCuts asks controller and stores for it."""
+    """A stream sc/st with a history of scalings, in place of the controller and the stores."""
 
     history: EpochHistory
     lengths: dict[int, int]
@@ -70,15 +70,15 @@ class FakeStream:
         return StreamCuts(cast("Any", self), "sc", "st")
 
     def read(self, cut: StreamCut) -> dict[int, int]:
-        """How much of each segment lies before the cut."""
-        found: dict[int, set[int]] = {segment: set() for segment in self.lengths}
+        """Return how much of each segment is before the cut."""
+        lengths_read: dict[int, set[int]] = {segment: set() for segment in self.lengths}
         for chain in self.chains:
             at = next(segment for segment in chain if segment in cut.positions)
             for segment in chain:
                 length = self.lengths[segment] if segment < at else max(cut.positions[at], 0) if segment == at else 0
-                found[segment].add(length)
-        assert all(len(lengths) == 1 for lengths in found.values()), "a segment is read for all its keys at once"
-        return {segment: min(lengths) for segment, lengths in found.items()}
+                lengths_read[segment].add(length)
+        assert all(len(lengths) == 1 for lengths in lengths_read.values()), "a segment is read for all its keys at once"
+        return {segment: min(lengths) for segment, lengths in lengths_read.items()}
 
 
 @st.composite
@@ -101,9 +101,9 @@ def streams(draw: st.DrawFn) -> FakeStream:
 
 @st.composite
 def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
-    """Where a reader may stand: segments read to their ends stay in the cut until it looks for what follows."""
+    """A possible position of a reader: finished segments stay in the cut until it looks up their successors."""
     active = {segment.id: 0 for segment in stream.history.epoch(0)}
-    waiting: dict[int, set[int]] = {}  # segments to begin, with the cells that are ready for them
+    waiting: dict[int, set[int]] = {}  # segment -> its cells whose predecessors are finished
     for _ in range(draw(st.integers(0, 14))):
         segment = draw(st.sampled_from(sorted(active)))
         piece, length = stream.history.segments[segment], stream.lengths[segment]
@@ -124,16 +124,16 @@ def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
 
 
 @given(st.data())
-def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObject) -> None:
+def test_cuts_compare_like_the_data_before_them(data: st.DataObject) -> None:
     stream = data.draw(streams())
     a, b = data.draw(cuts_of(stream)), data.draw(cuts_of(stream))
     read_a, read_b = stream.read(a), stream.read(b)
     cuts = stream.cuts()
 
-    async def look() -> tuple[CutOrder, StreamCut, StreamCut, StreamCut]:
+    async def compute() -> tuple[CutOrder, StreamCut, StreamCut, StreamCut]:
         return await cuts.compare(a, b), await cuts.earliest(a, b), await cuts.latest(a, b), await cuts.settled(a)
 
-    order, earliest, latest, settled = asyncio.run(look())
+    order, earliest, latest, settled = asyncio.run(compute())
     assert order.is_at_or_before == all(read_a[s] <= read_b[s] for s in read_a)
     assert order.is_at_or_after == all(read_a[s] >= read_b[s] for s in read_a)
     assert stream.read(settled) == read_a
@@ -144,7 +144,7 @@ def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObj
         for segment in (s for s, offset in cut.positions.items() if offset < 0):
             chains = [chain for chain in stream.chains if segment in chain]
             before = [min(i for i in chain if i in cut.positions) for chain in chains]
-            assert set(before) != {segment}, "what has nothing left to wait for has begun"
+            assert set(before) != {segment}, "a segment without unfinished predecessors has begun"
     assert asyncio.run(cuts.bytes_between(earliest, latest)) == sum(abs(read_a[s] - read_b[s]) for s in read_a)
 
 

@@ -1,4 +1,4 @@
-"""Where data is damaged, one wants to truncate up to it, or to cut around it: its two ends are positions of a cut."""
+"""Both ends of damaged data are valid cut positions, so that a stream can be truncated up to it or cut around it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def event(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with a chunk of which two blocks are damaged."""
+    """A data folder with two damaged blocks in a chunk."""
     folder = tmp_path_factory.mktemp("damaged") / "data"
 
     async def move_all() -> None:
@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await move(store)
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(StorageWriter, "start", lambda _: None)  # one chunk, moved at one moment: below
+        patches.setattr(StorageWriter, "start", lambda _: None)  # so that `move_all` writes one chunk
         later = {"NADI_LIMITS": "storage_writer_tick_s=600"}
         with (
             nadi.embedded(folder, containers=1, environment=later) as server,
@@ -68,8 +68,8 @@ def cut(offset: int) -> StreamCut:
     return StreamCut("s", "t", {0: offset})
 
 
-def stretches(manager: StreamManager) -> list[DamagedDataError]:
-    """What a reader is told."""
+def damages(manager: StreamManager) -> list[DamagedDataError]:
+    """Return the damaged ranges that a reader skips."""
     with manager.create_reader("s", "t", end=manager.stream_info("s", "t").tail, on_damage="skip") as reader:
         for _ in reader:
             pass
@@ -77,18 +77,18 @@ def stretches(manager: StreamManager) -> list[DamagedDataError]:
 
 
 def read(manager: StreamManager, start: int, end: int) -> list[bytes]:
-    return [found.data for found in manager.read_events("s", "t", start=cut(start), end=cut(end))]
+    return [event.data for event in manager.read_events("s", "t", start=cut(start), end=cut(end))]
 
 
-def test_both_ends_of_damage_are_positions(manager: StreamManager) -> None:
+def test_both_ends_of_damage_are_valid_offsets(manager: StreamManager) -> None:
     cuts = manager.cuts("s", "t")
-    first, second = stretches(manager)
+    first, second = damages(manager)
     assert first.end_offset < second.offset
     for damage, block in zip((first, second), DAMAGED_BLOCKS, strict=True):
         assert damage.offset < block * BLOCK_BYTES < damage.end_offset
         for offset in (damage.offset, damage.end_offset):
             cuts.check(cut(offset))
-        # a damaged block begins within an event: put back from a copy, it would be read from the midst of that
+        # a damaged block begins within an event: once restored from a copy, a read would start inside that event
         for offset in (damage.offset + 1, block * BLOCK_BYTES, block * BLOCK_BYTES + 1, damage.end_offset + 1):
             with pytest.raises((InvalidStreamCutError, DamagedDataError)):
                 cuts.check(cut(offset))
@@ -101,20 +101,20 @@ def test_both_ends_of_damage_are_positions(manager: StreamManager) -> None:
 
 
 @pytest.mark.parametrize("place", ["begin", "end"])
-def test_a_stream_is_truncated_at_damage(manager: StreamManager, place: str) -> None:
-    first, second = stretches(manager)
+def test_stream_can_be_truncated_at_damage(manager: StreamManager, place: str) -> None:
+    first, second = damages(manager)
     offset = first.offset if place == "begin" else first.end_offset
     manager.truncate_stream(cut(offset))
     assert manager.stream_info("s", "t").head == cut(offset)
-    told = [(offset, first.end_offset)] if place != "end" else []
-    assert [(damage.offset, damage.end_offset) for damage in stretches(manager)] == [
-        *told,
+    remaining = [(offset, first.end_offset)] if place != "end" else []
+    assert [(damage.offset, damage.end_offset) for damage in damages(manager)] == [
+        *remaining,
         (second.offset, second.end_offset),
     ]
     manager.truncate_stream(cut(second.end_offset))
-    assert stretches(manager) == []
-    left = read(manager, second.end_offset, EVENTS * EVENT_BYTES)
-    assert left == [event(number) for number in range(second.end_offset // EVENT_BYTES, EVENTS)]
+    assert damages(manager) == []
+    events = read(manager, second.end_offset, EVENTS * EVENT_BYTES)
+    assert events == [event(number) for number in range(second.end_offset // EVENT_BYTES, EVENTS)]
 
 
 def test_event_times_are_looked_up_before_damage_that_reaches_the_end(base: Path, tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_event_times_are_looked_up_before_damage_that_reaches_the_end(base: Path
     with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
         manager.update_stream("s", "t", event_time="at")
         cuts = manager.cuts("s", "t")
-        assert cuts.after_event_time(0) == cuts.tail(), "nobody knows what is there"
-        assert stretches(manager)[-1].end_offset == EVENTS * EVENT_BYTES
+        assert cuts.after_event_time(0) == cuts.tail(), "the times of the damaged events are unknown"
+        assert damages(manager)[-1].end_offset == EVENTS * EVENT_BYTES

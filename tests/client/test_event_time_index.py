@@ -1,4 +1,4 @@
-"""Cuts by events' own times, against plain Python, however the events came and in whatever order."""
+"""Cuts by events' own times, compared with plain Python, for events loaded at once, live and out of order."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManag
         yield manager
 
 
-def check(manager: nadi.StreamManager, stream: str, times: dict[bytes, datetime], most: int, looks: int = 40) -> None:
-    """Cuts by time have all events that they should, and at most so many others in each segment."""
+def check(manager: nadi.StreamManager, stream: str, times: dict[bytes, datetime], most: int, count: int = 40) -> None:
+    """Check that cuts by time include all events that they must, and at most `most` others."""
     cuts = manager.cuts("grid", stream)
     head, tail = cuts.head(), cuts.tail()
     first, last = min(times.values()), max(times.values())
     chosen = random.Random(3)
-    moments = [first, last, last + HOUR, first - HOUR, *(chosen.choice(list(times.values())) for _ in range(looks))]
+    moments = [first, last, last + HOUR, first - HOUR, *(chosen.choice(list(times.values())) for _ in range(count))]
     for moment in moments:
         start, end = cuts.at_event_time(moment), cuts.after_event_time(moment)
         assert end is not None
@@ -46,11 +46,11 @@ def check(manager: nadi.StreamManager, stream: str, times: dict[bytes, datetime]
         assert all(times[event] >= moment for event in behind if event in times)
         assert sum(time >= moment for time in times.values()) - len(behind) <= most
         between = cuts.between(moment, moment + 24 * HOUR)
-        found = [event.data for event in manager.read_events("grid", stream, start=between[0], end=between[1])]
-        assert {event for event, time in times.items() if moment <= time < moment + 24 * HOUR} <= set(found)
+        events = [event.data for event in manager.read_events("grid", stream, start=between[0], end=between[1])]
+        assert {event for event, time in times.items() if moment <= time < moment + 24 * HOUR} <= set(events)
 
 
-def test_a_year_that_is_loaded_at_once_has_its_times(manager: nadi.StreamManager) -> None:
+def test_cuts_by_time_of_events_loaded_at_once(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "year", 3, event_time="read_at")
     times = {
         msgspec.json.encode({"meter": meter, "read_at": YEAR + hour * HOUR}): YEAR + hour * HOUR
@@ -62,7 +62,7 @@ def test_a_year_that_is_loaded_at_once_has_its_times(manager: nadi.StreamManager
     check(manager, "year", times, most=3 * 20)
 
 
-def test_disordered_times_and_scalings_lose_nothing(manager: nadi.StreamManager) -> None:
+def test_cuts_by_time_include_all_events_despite_disorder_and_scaling(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "odd", 1, event_time=EventTime("of.at", "ms"))
     chosen = random.Random(1)
     times: dict[bytes, datetime] = {}
@@ -80,7 +80,7 @@ def test_disordered_times_and_scalings_lose_nothing(manager: nadi.StreamManager)
             if ranges is not None:
                 ids = [piece.segment_id for piece in manager.current_segments("grid", "odd")]
                 manager.scale_stream("grid", "odd", ids, ranges)
-    check(manager, "odd", times, most=len(times), looks=10)
+    check(manager, "odd", times, most=len(times), count=10)
 
 
 def test_cuts_of_growing_times_are_exact_among_events_without_a_time(manager: nadi.StreamManager) -> None:
@@ -94,16 +94,16 @@ def test_cuts_of_growing_times_are_exact_among_events_without_a_time(manager: na
         assert [event.data for event in manager.read_events("grid", "gaps", start=start, end=end)] == [events[hour]]
 
 
-def test_what_comes_later_and_what_is_truncated_counts(manager: nadi.StreamManager) -> None:
+def test_cuts_by_time_follow_appends_and_truncation(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "live", 1, event_time=EventTime("at", format="msgpack"))
     times = {msgspec.msgpack.encode({"at": YEAR + hour * HOUR}): YEAR + hour * HOUR for hour in range(300)}
     events = list(times)
     cuts = manager.cuts("grid", "live")
     assert cuts.at_event_time(YEAR) == cuts.after_event_time(YEAR) == cuts.head()
     with manager.create_writer("grid", "live") as writer:
-        for some in (events[:100], events[100:101], events[101:]):
-            writer.write_batch(some, ["k"] * len(some))
-            check(manager, "live", {event: times[event] for event in events[: events.index(some[-1]) + 1]}, 20, 3)
+        for part in (events[:100], events[100:101], events[101:]):
+            writer.write_batch(part, ["k"] * len(part))
+            check(manager, "live", {event: times[event] for event in events[: events.index(part[-1]) + 1]}, 20, 3)
         manager.truncate_stream(cuts.at_event_time(YEAR + 200 * HOUR))
         assert cuts.at_event_time(YEAR) == cuts.head() == cuts.after_event_time(YEAR)
         late = msgspec.msgpack.encode({"at": YEAR})
@@ -112,7 +112,7 @@ def test_what_comes_later_and_what_is_truncated_counts(manager: nadi.StreamManag
         assert cuts.after_event_time(YEAR + HOUR) == cuts.tail()
 
 
-def test_a_reader_who_may_not_write_gets_a_cut_that_is_less_close(
+def test_reader_without_write_permission_gets_a_less_precise_cut(
     manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.create_stream("grid", "closed", 1, event_time="at")
@@ -131,14 +131,15 @@ def test_a_reader_who_may_not_write_gets_a_cut_that_is_less_close(
     assert cuts.after_event_time(YEAR) == cuts.head()
 
 
-def test_a_field_that_means_nothing_is_refused() -> None:
-    wrong: list[Any] = [{"path": ""}, {"path": "a..b"}, {"path": 5}]
-    for given in [*wrong, *({"path": "a"} | one for one in ({"unit": "min"}, {"unit": ["s"]}, {"format": "xml"}))]:
+def test_invalid_event_time_is_rejected() -> None:
+    paths: list[Any] = [{"path": ""}, {"path": "a..b"}, {"path": 5}]
+    options: list[Any] = [{"unit": "min"}, {"unit": ["s"]}, {"format": "xml"}]
+    for arguments in [*paths, *({"path": "a"} | option for option in options)]:
         with pytest.raises(InvalidArgumentError):
-            EventTime(**given)
+            EventTime(**arguments)
 
 
-def test_the_field_is_changed_and_ended(manager: nadi.StreamManager) -> None:
+def test_event_time_field_can_be_changed_and_removed(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "changed", 1, event_time="a")
     with manager.create_writer("grid", "changed") as writer:
         writer.write_event(b'{"a": 1767225600, "b": 1000}', "k").result(60)
@@ -151,10 +152,10 @@ def test_the_field_is_changed_and_ended(manager: nadi.StreamManager) -> None:
     assert manager.stream_configuration("grid", "changed").event_time == EventTime("b")
     manager.update_stream("grid", "changed", event_time=None)
     assert manager.stream_configuration("grid", "changed").event_time is None
-    assert cuts.after_event_time(2_000_000) is None, "of notes, of which there are none"
+    assert cuts.after_event_time(2_000_000) is None, "no writer has noted a time"
 
 
-def test_times_are_told_apart_by_microseconds(manager: nadi.StreamManager) -> None:
+def test_cuts_by_time_distinguish_microseconds(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "fine", 1, event_time=EventTime("at", "us"))
     with manager.create_writer("grid", "fine") as writer:
         writer.write_batch([b'{"at": %d}' % number for number in range(999_000, 1_003_000, 10)], ["k"] * 400)
@@ -172,7 +173,7 @@ def test_times_are_told_apart_by_microseconds(manager: nadi.StreamManager) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "form", "events", "wanted"),
+    ("path", "form", "events", "seconds"),
     [
         ("at", "json", [b"[1]", b'{"at": [1]}', b'{"at": {}}', b'{"at": true}', b'{"at": 1e400}'], [None] * 5),
         ("of.at", "json", [b"[1]", b'{"of": {"at": [1]}}', b'{"of": {"at": {"a": 1}}}', b'{"of": 5}'], [None] * 4),
@@ -193,16 +194,16 @@ def test_times_are_told_apart_by_microseconds(manager: nadi.StreamManager) -> No
         ),
     ],
 )
-def test_an_events_time_is_the_same_beside_any_other(
-    path: str, form: str, events: list[bytes], wanted: list[int | None]
+def test_time_of_an_event_does_not_depend_on_other_events(
+    path: str, form: str, events: list[bytes], seconds: list[int | None]
 ) -> None:
     times = event_index.times_of(EventTime(path, format=form))  # type: ignore[arg-type]
-    expected = [None if time is None else time * 1_000_000 for time in wanted]
+    expected = [None if time is None else time * 1_000_000 for time in seconds]
     assert times(events).to_pylist() == expected
     assert [times([event])[0].as_py() for event in events] == expected
 
 
-def test_an_error_of_one_segment_comes_as_it_is(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_one_segment_is_raised_unchanged(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
     manager.create_stream("grid", "failing", 3, event_time="at")
 
     async def failed(*_: object) -> None:
@@ -213,23 +214,23 @@ def test_an_error_of_one_segment_comes_as_it_is(manager: nadi.StreamManager, mon
         manager.cuts("grid", "failing").at_event_time(YEAR)
 
 
-def test_a_stream_that_is_truncated_meanwhile_has_its_cuts(
+def test_stream_truncated_during_a_search_has_a_valid_cut(
     manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.create_stream("grid", "going", 1, event_time="at")
     with manager.create_writer("grid", "going") as writer:
         writer.write_batch([b'{"at": %d}' % number for number in range(5_000)], ["k"] * 5_000)
     cuts = manager.cuts("grid", "going")
-    wanted = cuts.at_event_time(3_000_000)
+    expected = cuts.at_event_time(3_000_000)
     calls = list[str]()
 
     async def truncating(stores: SegmentStores, name: str) -> SegmentInfo:
-        found = await segment_info(stores, name)
+        info = await segment_info(stores, name)
         calls.append(name)
-        if len(calls) == 2:  # of the look around the place that the index has, not of the index
-            await stores.controller.truncate_stream(wanted)
-        return found
+        if len(calls) == 2:  # the call of `nearer`, after the index was extended
+            await stores.controller.truncate_stream(expected)
+        return info
 
     monkeypatch.setattr(event_index, "segment_info", truncating)
-    assert cuts.at_event_time(2_000_000) == wanted == cuts.head()
+    assert cuts.at_event_time(2_000_000) == expected == cuts.head()
     assert len(calls) == 3

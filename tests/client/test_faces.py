@@ -1,4 +1,4 @@
-"""The two faces of the client are one: what one can do the other can, by the same names and arguments, and says so."""
+"""The asyncio and the blocking client have the same methods, arguments and docstrings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from nadi.client.control.loop_thread import LoopThread
 from nadi.client.serializers import Json
 from nadi.errors import ClosedError
 
-# What the asyncio face alone has: files are another interface; a plain call waits for room by itself where threads are.
-OTHER_FORM = {"ByteStreamReader", "ByteStreamWriter"}
-WAIT_FOR_ROOM = {"ready", "write", "write_many"}
-PLAIN = {"name", "scope", "stream", "segment", "segment_id"}  # of themselves
-RECORDS = {"revisioned_stream"}  # what shared state is made of
-FILES = {"create_byte_writer"}  # a file's methods can't take a time-out, so it is given when one is opened
+OTHER_FORM = {"ByteStreamReader", "ByteStreamWriter"}  # the blocking client has file objects instead
+WAIT_FOR_CAPACITY = {"ready", "write", "write_many"}  # asyncio only: blocking calls wait by themselves
+PLAIN = {"name", "scope", "stream", "segment", "segment_id"}  # attributes
+RECORDS = {"revisioned_stream"}  # asyncio only: the base of shared state
+FILES = {"create_byte_writer"}  # takes the timeout that a file's methods can't take
 
 
 def public(face: ModuleType) -> list[str]:
@@ -42,10 +41,10 @@ def methods(kind: type) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
-def test_both_faces_can_do_the_same(name: str) -> None:
-    """And nothing else: what the parts of the client ask of each other is no method of a class that users have."""
+def test_both_clients_have_the_same_methods(name: str) -> None:
+    """And no others: public classes don't expose the client's internal methods."""
     here, there = dict(methods(getattr(blocking, name))), dict(methods(getattr(aio, name)))
-    assert there.keys() - PLAIN - WAIT_FOR_ROOM - RECORDS == here.keys() - PLAIN
+    assert there.keys() - PLAIN - WAIT_FOR_CAPACITY - RECORDS == here.keys() - PLAIN
     for method in here.keys() & there.keys() - FILES:
         one, other = here[method], there[method]
         assert inspect.getdoc(one) == inspect.getdoc(other), method
@@ -54,32 +53,32 @@ def test_both_faces_can_do_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
-def test_both_faces_are_described_alike(name: str) -> None:
+def test_both_clients_have_the_same_class_docstrings(name: str) -> None:
     assert inspect.getdoc(getattr(blocking, name)) == inspect.getdoc(getattr(aio, name))
 
 
-def test_what_is_waited_for_shows_what_is_given() -> None:
-    def given(method: object) -> str:
+def test_blocking_methods_are_annotated_with_their_results() -> None:
+    def result_of(method: object) -> str:
         returned = inspect.signature(method).return_annotation  # type: ignore[arg-type]
         return returned if isinstance(returned, str) else repr(returned)
 
-    assert given(blocking.StreamManager.stream_info) == "StreamInfo"
-    assert given(blocking.StreamManager.create_writer) == "EventWriter | ValueWriter[T]"
-    assert given(blocking.StreamManager.schemas) == "Schemas"
-    assert given(blocking.KeyValueTable.pages) == "Iterator[list[TableEntry]]"
-    assert given(blocking.ReaderGroup.notifications) == "Iterator[GroupSize]"
-    assert given(blocking.StreamManager.read_segment_range) == "Iterator[EventBlock]"
-    assert given(blocking.SharedCounter.add) == "int"
+    assert result_of(blocking.StreamManager.stream_info) == "StreamInfo"
+    assert result_of(blocking.StreamManager.create_writer) == "EventWriter | ValueWriter[T]"
+    assert result_of(blocking.StreamManager.schemas) == "Schemas"
+    assert result_of(blocking.KeyValueTable.pages) == "Iterator[list[TableEntry]]"
+    assert result_of(blocking.ReaderGroup.notifications) == "Iterator[GroupSize]"
+    assert result_of(blocking.StreamManager.read_segment_range) == "Iterator[EventBlock]"
+    assert result_of(blocking.SharedCounter.add) == "int"
     coroutines = [
         f"{name}.{method}"
         for name in shared_classes()
         for method, function in methods(getattr(blocking, name))
-        if inspect.iscoroutinefunction(function) or given_async(function)
+        if inspect.iscoroutinefunction(function) or returns_async(function)
     ]
     assert not coroutines
 
 
-def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: blocking.StreamManager) -> None:
+def test_public_objects_have_no_internal_attributes(manager: blocking.StreamManager) -> None:
     for stream in ("st", "map", "index"):
         manager.create_stream("sc", stream)
     manager.reader_group_manager("sc").create_reader_group("g", "st")
@@ -99,7 +98,7 @@ def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: block
 
 @pytest.mark.parametrize("name", [n for n in public(aio) if hasattr(getattr(aio, n), "close")])
 def test_aio_class_with_close_is_an_async_context_manager(name: str) -> None:
-    """By the one base that calls its `close`, so that a class which is added has `async with` too."""
+    """By their common base, so that a new class has `async with`, too."""
     kind = getattr(aio, name)
     assert issubclass(kind, Closing)
     assert hasattr(kind, "__aexit__")
@@ -149,13 +148,13 @@ def test_aio_objects_async_with_ends_are_closed(manager: blocking.StreamManager,
                 assert await into.read(3) == b"abc"
             async with await client.create_index_writer("sc", "records", ["t"]) as records:
                 await records.append({"t": 1}, b"record")
-            async with await client.create_index_reader("sc", "records") as found:
-                assert [record.data async for record in found.read()] == [b"record"]
+            async with await client.create_index_reader("sc", "records") as index:
+                assert [record.data async for record in index.read()] == [b"record"]
 
     asyncio.run(open_and_close())
 
 
-def test_a_call_in_the_callers_thread_is_the_asyncio_objects_own() -> None:
+def test_call_in_the_callers_thread_is_the_asyncio_objects_method() -> None:
     class Core:
         def after(self, number: int) -> int:
             return number + 1
@@ -173,7 +172,7 @@ def test_a_call_in_the_callers_thread_is_the_asyncio_objects_own() -> None:
         thread.close(asyncio.sleep(0))
 
 
-def given_async(function: object) -> bool:
+def returns_async(function: object) -> bool:
     return inspect.isfunction(function) and "Async" in str(inspect.signature(function).return_annotation)
 
 
@@ -182,8 +181,8 @@ def arguments(function: object) -> list[tuple[str, object, object]]:
     return [(p.name, p.kind, p.default) for p in parameters]
 
 
-# These wait for more than the server's answer: readers that pass a checkpoint, what is merged or scaled, data.
-WAIT_FOR_OTHERS = {
+# These wait for more than a reply: for readers to pass a checkpoint, merges, scalings, data.
+WAIT_FOR_MORE = {
     "abort",
     "commit",
     "commit_together",
@@ -197,8 +196,7 @@ WAIT_FOR_OTHERS = {
 
 
 @pytest.mark.parametrize("name", shared_classes())
-def test_a_time_that_is_not_given_is_the_clients(name: str) -> None:
-    """One rule: no call has a time of its own for a server that doesn't answer."""
+def test_default_timeout_is_the_clients(name: str) -> None:
     own = {
         method
         for method, function in methods(getattr(aio, name))
@@ -206,16 +204,16 @@ def test_a_time_that_is_not_given_is_the_clients(name: str) -> None:
         for parameter, _, default in arguments(function)
         if parameter == "timeout" and default not in (None, inspect.Parameter.empty)
     }
-    assert own - WAIT_FOR_OTHERS <= {"close"}  # a reader's, which leaves its group
+    assert own - WAIT_FOR_MORE <= {"close"}  # a group's reader, which leaves its group
 
 
 @pytest.mark.parametrize("face", [blocking, aio])
-def test_whatever_a_user_calls_says_what_it_does(face: ModuleType) -> None:
-    silent = []
+def test_every_public_class_and_method_has_a_docstring(face: ModuleType) -> None:
+    missing = []
     for name in public(face):
         kind = getattr(face, name)
         if inspect.isclass(kind):
             own = [m for n, m in methods(kind) if n not in PLAIN]
-            silent += [f"{name}: {method}" for method in own if not inspect.getdoc(method)]
-            silent += [] if kind.__doc__ else [name]
-    assert not silent
+            missing += [f"{name}: {method}" for method in own if not inspect.getdoc(method)]
+            missing += [] if kind.__doc__ else [name]
+    assert not missing

@@ -1,4 +1,4 @@
-"""What clients are told that stand in epochs of which the server knows nothing any more."""
+"""Errors for clients whose positions are in epochs that the server no longer knows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(manager: StreamManager, text: str) -> None:
 
 
 def scale(manager: StreamManager, times: int) -> None:
-    """The lower half is split and joined; the segment of the upper half stays."""
+    """Split and merge the lower half of the keys; the segment of the upper half remains."""
     for _ in range(times):
         first, second, *others = sorted(manager.current_segments(*STREAM), key=lambda piece: piece.low)
         if others:
@@ -41,7 +41,7 @@ def scale(manager: StreamManager, times: int) -> None:
             manager.scale_stream(*STREAM, [first.segment_id], [(0.0, 0.25), (0.25, 0.5)])
 
 
-def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: StreamManager) -> None:
+def test_position_in_a_forgotten_epoch_raises_epoch_gone_error(manager: StreamManager) -> None:
     groups = manager.reader_group_manager("sc")
     write(manager, "old")
     old = manager.stream_info(*STREAM).head
@@ -54,21 +54,21 @@ def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: 
 
     new = {f"new {number}".encode() for number in range(8)}
     assert {event.data for event in manager.read_events(*STREAM, end=manager.stream_info(*STREAM).tail)} == new
-    places = manager.cuts(*STREAM)
-    assert 1 in places.head().positions, "a segment of the first epoch is still there"
+    cuts = manager.cuts(*STREAM)
+    assert 1 in cuts.head().positions, "a segment of the first epoch still exists"
     for start in (old, manager.bookmarks("sc").get("old").cut, StreamCut(*STREAM, {0: 30, 1: 0})):
-        with pytest.raises(EpochGoneError, match="stream's head"):
+        with pytest.raises(EpochGoneError):
             next(iter(manager.read_events(*STREAM, start=start)))
-        for ask in (places.check, places.settled, lambda cut: places.bytes_between(cut, tail)):
+        for use in (cuts.check, cuts.settled, lambda cut: cuts.bytes_between(cut, tail)):
             with pytest.raises(TruncatedError):
-                ask(start)
-    with pytest.raises(InvalidArgumentError, match="truncated beyond"):
+                use(start)
+    with pytest.raises(InvalidArgumentError):
         manager.truncate_stream(old)
-    with pytest.raises(InvalidStreamCutError, match="never had"):
-        places.check(StreamCut(*STREAM, {(99 << 32) | 3: 0, 1: 0}))
+    with pytest.raises(InvalidStreamCutError, match=str((99 << 32) | 3)):
+        cuts.check(StreamCut(*STREAM, {(99 << 32) | 3: 0, 1: 0}))
     with groups.get_reader_group("group").create_reader("reader") as reader, pytest.raises(TruncatedError):
         list(iter(lambda: reader.read_next_event(timeout=60), b"never"))
-    groups.get_reader_group("group").reset_reader_group([places.head()])
+    groups.get_reader_group("group").reset_reader_group([cuts.head()])
     with groups.get_reader_group("group").create_reader("other") as reader:
         read = [reader.read_next_event(timeout=60) for _ in range(8)]
-        assert {found.event for found in read if found is not None} <= new
+        assert {item.event for item in read if item is not None} <= new

@@ -1,4 +1,4 @@
-"""Ctrl-C wherever a thread that writes an event can notice it: nothing is lost or twice there, and nobody waits."""
+"""Ctrl-C at every point of a write where CPython handles signals: no event is lost or duplicated, no call hangs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from nadi.client import StreamManager
 
-_FOLDERS = {"segments", "writing", "control"}  # of the client, all of whose modules take part
+_FOLDERS = {"segments", "writing", "control"}  # packages of the client whose modules are traced
 _ops: dict[CodeType, dict[int, str]] = {}
 
 
 class Interrupt:
-    """A trace function that raises KeyboardInterrupt at one of the places where CPython looks for signals: at a
-    function's start, after a call of a builtin one, and where a loop goes round."""
+    """A trace function that raises KeyboardInterrupt at one of the points where CPython checks for signals: at the
+    start of a function, after a call of a builtin, and at a backward jump."""
 
     def __init__(self, at: int) -> None:
         self.where = ""
@@ -34,11 +34,11 @@ class Interrupt:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self._pass(frame)
         elif event == "return":
-            self._has_returned = True  # from Python to Python, where it isn't looked for
+            self._has_returned = True  # a return to Python code doesn't check for signals
             self._last.pop(frame, None)
         elif event == "opcode":
             if code not in _ops:
-                _ops[code] = {one.offset: one.opname for one in dis.get_instructions(code)}
+                _ops[code] = {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
             if self._last.get(frame) in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD") and not self._has_returned:
                 self._pass(frame)
             self._has_returned = False
@@ -53,7 +53,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def test_control_c_anywhere(manager: StreamManager) -> None:
+def test_ctrl_c_at_any_point_of_a_write_loses_no_event(manager: StreamManager) -> None:
     manager.create_stream("sc", "anywhere", 1)
     with manager.create_writer("sc", "anywhere") as writer:
         at, acknowledged = 0, [b"x first"]

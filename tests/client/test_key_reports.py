@@ -1,4 +1,4 @@
-"""What writers report of their keys: picks that stand for all, from every way to write, to servers that take it."""
+"""Reports of routing keys: representative samples from all kinds of writers, sent to servers that accept them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sampled:
 
     def append(self, keys: Sequence[str | None], after_s: float = 0.0) -> None:
         self.now += after_s
-        report = self.sampler.passed(WRITER, len(keys), lambda places: [keys[place] for place in places])
+        report = self.sampler.passed(WRITER, len(keys), lambda indexes: [keys[index] for index in indexes])
         if report is not None:
             self.reports.append(report)
 
@@ -52,8 +52,8 @@ class Sampled:
 
 
 @pytest.mark.parametrize(("batch", "per_s"), [(1, 2_000), (7, 5_000), (1_000, 100_000), (20_000, 200_000)])
-def test_reports_stand_for_all_events(batch: int, per_s: int) -> None:
-    sampled, keys = Sampled(), [f"key-{number}" for number in range(64)]  # in turn: as long as a stride, or twice
+def test_reports_represent_all_events(batch: int, per_s: int) -> None:
+    sampled, keys = Sampled(), [f"key-{number}" for number in range(64)]  # a cycle as long as one or two strides
     seconds = 8
     for first in range(0, seconds * per_s, batch):
         sampled.append([keys[number % 64] for number in range(first, first + batch)], batch / per_s)
@@ -62,17 +62,17 @@ def test_reports_stand_for_all_events(batch: int, per_s: int) -> None:
     assert all(16 <= len(positions_of(report)) <= 64 for report in sampled.reports)
     picked = Counter(sampled.positions)
     assert set(picked) <= {key_position(key) for key in keys}
-    assert len(picked) >= 48, "the picks don't march in step with the keys"
+    assert len(picked) >= 48, "the picks are not synchronous with the cycle of keys"
 
 
-def test_a_hot_key_comes_as_often_as_it_passes() -> None:
+def test_hot_key_is_reported_in_proportion_to_its_events() -> None:
     sampled, chance = Sampled(), random.Random(3)
     for _ in range(1_000):
         sampled.append(["hot" if chance.random() < 0.9 else f"key-{chance.random()}" for _ in range(50)], 0.01)
     assert Counter(sampled.positions)[key_position("hot")] / len(sampled.positions) == pytest.approx(0.9, abs=0.04)
 
 
-def test_events_without_a_key_are_not_stood_for() -> None:
+def test_events_without_a_key_are_not_reported() -> None:
     sampled = Sampled()
     for _ in range(1_000):
         sampled.append(["a", None, None, None], 0.01)
@@ -92,7 +92,7 @@ def test_few_events_are_reported_less_often() -> None:
     assert sampled.events == 10 * len(sampled.reports)
 
 
-def test_a_load_that_falls_is_still_reported() -> None:
+def test_falling_load_is_still_reported() -> None:
     sampled = Sampled()
     for _ in range(300):
         sampled.append(["a"] * 1000, 0.01)
@@ -103,7 +103,7 @@ def test_a_load_that_falls_is_still_reported() -> None:
     assert key_position("b") in positions_of(sampled.reports[-1])
 
 
-def test_what_passed_long_ago_is_not_reported() -> None:
+def test_old_events_are_not_reported() -> None:
     sampled = Sampled()
     sampled.append(["a"] * 100)
     sampled.append(["b"], 60.0)
@@ -113,7 +113,7 @@ def test_what_passed_long_ago_is_not_reported() -> None:
 
 
 def test_keys_of_a_batch() -> None:
-    """One by one, in blocks with a key each, in blocks with one key for all, and mixed."""
+    """Single events, blocks with a key per event, blocks with one key, and mixtures."""
     routes = Routes([(0.0, 1.0, "only")])
     batch = EventBatch()
     keys: list[str | None] = []
@@ -121,23 +121,23 @@ def test_keys_of_a_batch() -> None:
         batch.add(b"", b"x", f"single-{part}")
         keys.append(f"single-{part}")
         mixed = [f"{part}-{number}" if number % 3 else None for number in range(40)]
-        for given in (mixed, "same", None):
-            (block,) = Blocks([b"x"] * 40, given, routes)
+        for routing_keys in (mixed, "same", None):
+            (block,) = Blocks([b"x"] * 40, routing_keys, routes)
             ((_, piece),) = block.pieces(routes, 0)
             batch.add_piece(piece)
-            keys.extend(given if isinstance(given, list) else [given] * 40)
+            keys.extend(routing_keys if isinstance(routing_keys, list) else [routing_keys] * 40)
     assert len(batch) == len(keys)
     chance = random.Random(5)
     for count in (1, 5, 100, len(keys)):
-        places = sorted(chance.sample(range(len(keys)), count))
-        assert batch.keys_of(places) == [keys[place] for place in places]
+        indexes = sorted(chance.sample(range(len(keys)), count))
+        assert batch.keys_of(indexes) == [keys[index] for index in indexes]
 
 
 # --- through a server -------------------------------------------------------------------------------
 
 
 async def reported(w: World, write: Callable[[int], Awaitable[object]]) -> SegmentLoad:
-    """The load once the server knows keys; `write` is called with ascending numbers until then."""
+    """Call `write` with ascending numbers until the server knows keys; return the load."""
     async with asyncio.timeout(60):
         for number in range(100_000):
             await write(number)
@@ -155,12 +155,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 KEYS = [f"key-{number}" for number in range(100)]
-PLACES = {key_position(key) for key in KEYS}
+POSITIONS = {key_position(key) for key in KEYS}
 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", ["write_event", "write_batch", "write_many"])
-async def test_a_writer(kind: str) -> None:
+async def test_writer_reports_its_keys(kind: str) -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
 
@@ -177,13 +177,13 @@ async def test_a_writer(kind: str) -> None:
         load = await reported(w, write)
         assert load.segment == S
         assert load.keys is not None
-        assert set(load.keys.positions) <= PLACES
+        assert set(load.keys.positions) <= POSITIONS
         assert len(set(load.keys.positions)) > 8
         assert 100 <= sum(load.keys.weights) <= len(w.all_stored()) + 0.001
 
 
 @pytest.mark.usefixtures("soon")
-async def test_short_transactions() -> None:
+async def test_short_transactions_report_their_keys() -> None:
     async with world() as w:
         writer = await w.manager.create_transaction_writer("sc", "st")
 
@@ -194,11 +194,11 @@ async def test_short_transactions() -> None:
         load = await reported(w, write)
         assert load.segment == S
         assert load.keys is not None
-        assert set(load.keys.positions) <= PLACES
+        assert set(load.keys.positions) <= POSITIONS
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_byte_stream_has_a_load_and_no_keys() -> None:
+async def test_byte_stream_has_a_load_without_keys() -> None:
     async with world() as w, await w.manager.create_byte_writer("sc", "st") as stream:
         for _ in range(20):
             await stream.write(b"x" * 1000)
@@ -211,7 +211,7 @@ async def test_a_byte_stream_has_a_load_and_no_keys() -> None:
 
 
 class OlderConnection(FakeConnection):
-    """Of a server that knows no reports, as any other that speaks the protocol."""
+    """The connection of a server that doesn't support reports, such as Pravega's."""
 
     def _dispatch(self, command: wire.Command) -> None:
         if isinstance(command, wire.ReportKeys):
@@ -223,7 +223,7 @@ class OlderConnection(FakeConnection):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_server_that_takes_no_reports_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_without_support_gets_no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_server, "FakeConnection", OlderConnection)
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
@@ -238,8 +238,7 @@ async def test_a_server_that_takes_no_reports_gets_none(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("soon")
-async def test_splits_follow_the_keys() -> None:
-    """Reports of each segment name keys of that segment alone."""
+async def test_reports_of_a_segment_contain_only_its_keys() -> None:
     async with world(segments=4) as w:
         writer = await w.manager.create_writer("sc", "st")
         async with asyncio.timeout(60):

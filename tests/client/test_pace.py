@@ -1,4 +1,4 @@
-"""Small appends that follow others still under way, where acknowledgements are slow: when, how many, and in order."""
+"""The window of appends in flight: how many small appends follow others before slow acknowledgements, and when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import nadi
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.writing import segment_output as pace
+from nadi.client.writing import segment_output
 from nadi.client.writing.blocks import EventBatch
 from nadi.client.writing.segment_output import SECOND_APPEND_BYTES, SLOW_S, InFlightWindow
 from nadi.model.keyspace import key_position
@@ -33,84 +33,84 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=made.monotonic))
-    return made
+    clock = Clock()
+    monkeypatch.setattr(segment_output, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
 
 
 def batch(size: int = 100) -> EventBatch:
-    made = EventBatch()
-    made.add(b"", bytes(size), None)
-    return made
+    batch = EventBatch()
+    batch.add(b"", bytes(size), None)
+    return batch
 
 
-def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> InFlightWindow:
-    """Of an output whose last acknowledgement took so long, with so many appends under way, sent just now."""
-    under_way = deque(batch(size) for _ in range(in_flight))
-    made, before = InFlightWindow(deque(), under_way, range(outputs)), batch()
-    made.sent(before)
+def window(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> InFlightWindow:
+    """Return a window whose last acknowledgement took `took_s`, with `in_flight` appends sent just now."""
+    appends = deque(batch(size) for _ in range(in_flight))
+    window, before = InFlightWindow(deque(), appends, range(outputs)), batch()
+    window.sent(before)
     clock.now += took_s
-    made.acknowledged(before, clock.now)
-    for one in under_way:
-        made.sent(one)
-    return made
+    window.acknowledged(before, clock.now)
+    for append in appends:
+        window.sent(append)
+    return window
 
 
-def test_one_is_under_way_where_acknowledgements_are_quick(clock: Clock) -> None:
+def test_quick_acknowledgements_allow_one_append_or_two_large_ones(clock: Clock) -> None:
     quick = SLOW_S / 2
-    assert paced(clock, quick, 0).may_send(batch())
-    one, two = paced(clock, quick, 1), paced(clock, quick, 2)
+    assert window(clock, quick, 0).may_send(batch())
+    with_one, with_two = window(clock, quick, 1), window(clock, quick, 2)
     clock.now += 1.0
-    assert not one.may_send(batch())
-    assert one.may_send(batch(SECOND_APPEND_BYTES)), "or two, if there is much"
-    assert not two.may_send(batch(SECOND_APPEND_BYTES))
+    assert not with_one.may_send(batch())
+    assert with_one.may_send(batch(SECOND_APPEND_BYTES))
+    assert not with_two.may_send(batch(SECOND_APPEND_BYTES))
 
 
-def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_before(clock: Clock) -> None:
-    slow = paced(clock, 0.080)
-    assert not slow.may_send(batch()), "the one before has just been sent"
+def test_slow_acknowledgements_allow_a_small_append_after_a_pause(clock: Clock) -> None:
+    slow = window(clock, 0.080)
+    assert not slow.may_send(batch()), "an append was just sent"
     clock.now += 0.019
-    assert not slow.may_send(batch()), "a quarter of the time that the last one takes hasn't passed"
+    assert not slow.may_send(batch()), "less than a quarter of the last acknowledgement's time has passed"
     clock.now += 0.002
     assert slow.may_send(batch())
-    assert not slow.may_send(EventBatch()), "nothing is no append"
+    assert not slow.may_send(EventBatch()), "the batch is empty"
 
 
 @pytest.mark.parametrize(
     ("in_flight", "size", "outputs", "may"),
     [
         (7, 100, 1, True),
-        (8, 100, 1, False),  # so many of one segment
+        (8, 100, 1, False),  # the limit of a segment
         (2, 100, 10, True),
-        (3, 100, 10, False),  # of ten segments: 32 of all of them
-        (1, 100, 33, False),  # of many there are enough anyhow
+        (3, 100, 10, False),  # the limit of a writer, 32, divided by ten segments
+        (1, 100, 33, False),  # many segments have enough appends in flight
         (2, SECOND_APPEND_BYTES // 3, 1, True),
-        (3, SECOND_APPEND_BYTES // 3, 1, False),  # there is much: it gathers
+        (3, SECOND_APPEND_BYTES // 3, 1, False),  # not small in total
     ],
 )
-def test_there_is_a_limit_to_them(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
-    slow = paced(clock, 0.080, in_flight, size=size, outputs=outputs)
+def test_small_appends_in_flight_are_limited(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
+    slow = window(clock, 0.080, in_flight, size=size, outputs=outputs)
     clock.now += 1.0
     assert slow.may_send(batch()) is may
 
 
-def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None:
-    under_way, waiting = deque([batch(), batch()]), deque([batch()])
-    made = InFlightWindow(waiting, under_way, range(1))
-    assert made.may_send(EventBatch())
-    under_way += [batch() for _ in range(30)]
-    assert not made.may_send(EventBatch()), "so many are under way"
-    under_way.clear()
-    under_way += [batch(SECOND_APPEND_BYTES // 2)] * 2
-    assert not made.may_send(EventBatch()), "so much is"
+def test_waiting_batches_are_sent_without_a_pause(clock: Clock) -> None:
+    in_flight, waiting = deque([batch(), batch()]), deque([batch()])
+    window = InFlightWindow(waiting, in_flight, range(1))
+    assert window.may_send(EventBatch())
+    in_flight += [batch() for _ in range(30)]
+    assert not window.may_send(EventBatch()), "too many appends are in flight"
+    in_flight.clear()
+    in_flight += [batch(SECOND_APPEND_BYTES // 2)] * 2
+    assert not window.may_send(EventBatch()), "too many bytes are in flight"
     waiting[0] = batch(SECOND_APPEND_BYTES)
-    under_way.pop()
-    assert made.may_send(EventBatch()), "there is a second in any case"
+    in_flight.pop()
+    assert window.may_send(EventBatch()), "a second append is always allowed"
 
 
-async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clock: Clock) -> None:
-    """As after an outage: it was sent before, and is acknowledged after it."""
-    slow, sent = paced(clock, 600.0), asyncio.Event()
+async def test_one_very_slow_acknowledgement_does_not_delay_later_appends(clock: Clock) -> None:
+    """Such as of an append sent before an outage and acknowledged after it."""
+    slow, sent = window(clock, 600.0), asyncio.Event()
     slow.next_notice(EventBatch(), sent.set)
     before = batch()
     slow.sent(before)
@@ -122,9 +122,9 @@ async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clo
         await sent.wait()
 
 
-async def test_what_sealed_segments_leave_goes_to_their_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was two at a time, each pair after an acknowledgement: seconds, where those are slow."""
-    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+async def test_batches_of_sealed_segments_are_sent_to_their_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sending two at a time, each pair after an acknowledgement, would take seconds where those are slow."""
+    monkeypatch.setattr(segment_output, "SLOW_S", 0.0)
     async with world(segments=2) as here:
         writer = await here.manager.create_writer("sc", "st")
         keys, events = [next(key for key in KEYS if (key_position(key) < 0.5) == low) for low in (True, False)], []
@@ -148,10 +148,10 @@ async def test_what_sealed_segments_leave_goes_to_their_successor_at_once(monkey
         assert sorted(here.all_stored()) == sorted(events)
 
 
-def test_events_reach_a_slow_store_without_waiting_for_those_before(
+def test_events_reach_a_slow_store_before_earlier_ones_are_acknowledged(
     uri: str, server: nadi.standalone.EmbeddedServer, manager: StreamManager
 ) -> None:
-    """And are in it once, in order, where its answers are lost with the connection while several are under way."""
+    """And are stored once, in order, even if several replies are lost with the connection."""
     manager.create_stream("sc", "slow", 1)
     with gated(uri, server.store_address) as (client, gate), client.create_writer("sc", "slow") as writer:
         gate.changed = lambda data: [time.sleep(3 * SLOW_S) or data]  # type: ignore[func-returns-value]

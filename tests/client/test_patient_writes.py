@@ -1,7 +1,6 @@
-"""Writers and a store that ends their connections, keeps silent, or has lost what they write to: each wait has its end.
+"""Writers to a store that drops connections, is silent or full, or lost the segment: every wait ends in time.
 
-The events of event writers, what transactions write, and large events are written by one class; so are bytes and
-shared state.
+Event writers and transactions share one sender, byte streams and shared state another.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from nadi.limits import MAX_EVENT_BYTES, WRITER_PENDING_BYTES
 from .world import World, world
 
 SEGMENT = "sc/st/0.#epoch.0"
-TIMEOUT_S = 0.3  # of the client, and of its writers
+TIMEOUT_S = 0.3  # the timeout of the client and of its writers
 SOON_S = 60.0  # a test that takes longer hangs
 
-Write = Callable[..., AsyncIterator[None]]  # opens what it writes by, then writes
+Write = Callable[..., AsyncIterator[None]]  # opens a writer, then writes
 
 
 async def bytes_flushed(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
@@ -48,7 +47,7 @@ async def bytes_closed(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[
     await writer.close()
 
 
-async def bytes_that_find_no_room(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
+async def bytes_over_the_limit(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
     writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
     yield
     await writer.write(bytes(WRITER_PENDING_BYTES + 1))
@@ -83,27 +82,26 @@ async def written(begun: AsyncIterator[None]) -> None:
     await asyncio.wait_for(anext(begun, None), SOON_S)
 
 
-BYTES: list[Write] = [bytes_flushed, bytes_closed, bytes_that_find_no_room]
+BYTES: list[Write] = [bytes_flushed, bytes_closed, bytes_over_the_limit]
 EVERY = [*BYTES, event, large_event, record, shared_state]
 
 
 @pytest.mark.parametrize("write", EVERY, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("trouble", ["refuses_writers", "refuses_appends", "silent"])
-async def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
+async def test_write_that_is_never_stored_raises_in_time(write: Write, trouble: str) -> None:
     async with world(1) as w:
         await anext(begun := write(w))
         w.controller.timeout_s = TIMEOUT_S
         setattr(w.store, trouble, True)
-        with pytest.raises(NadiError) as told:
+        with pytest.raises(NadiError) as raised:
             await written(begun)
-        assert isinstance(told.value, RequestTimeoutError), repr(told.value)
-        assert f"{TIMEOUT_S} s" in str(told.value)
+        assert isinstance(raised.value, RequestTimeoutError), repr(raised.value)
+        assert f"{TIMEOUT_S} s" in str(raised.value)
 
 
 @pytest.mark.parametrize("write", [*BYTES, event, record, shared_state], ids=lambda write: write.__name__)
-async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
-    """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
-
+async def test_write_to_a_full_store_raises_storage_full_error(write: Write) -> None:
+    """Event and byte streams wait until `ack_timeout`; changes of shared state fail immediately."""
     async with world(1) as w:
         await anext(begun := write(w))
         w.store.full = True
@@ -111,7 +109,7 @@ async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
             await written(begun)
 
 
-async def test_shared_state_goes_on_once_there_is_room() -> None:
+async def test_shared_state_works_again_once_the_store_has_space() -> None:
     async with world(1) as w:
         counter = await w.manager.shared_counter("sc", "st")
         for _ in range(2):
@@ -124,7 +122,7 @@ async def test_shared_state_goes_on_once_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("write", BYTES, ids=lambda write: write.__name__)
-def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> None:
+def test_write_to_a_sealed_or_deleted_segment_raises(write: Write) -> None:
     async def run(kind: type[NadiError], lose: Callable[[World], object]) -> None:
         async with world(1) as w:
             await anext(begun := write(w, SOON_S))
@@ -136,14 +134,14 @@ def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> 
     asyncio.run(run(SegmentNotFoundError, lambda w: w.store.delete(SEGMENT)))
 
 
-async def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> None:
+async def test_byte_writer_stays_failed_and_a_new_one_continues() -> None:
     async with world(1) as w:
         async with await w.manager.create_byte_writer("sc", "st") as before:
             await before.write(b"one")
         writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
         w.store.refuses_appends = True
         await writer.write(b"two")
-        with pytest.raises(RequestTimeoutError, match=r"none of 3 bytes.*open a new writer"):
+        with pytest.raises(RequestTimeoutError, match=r"3 bytes"):
             await asyncio.wait_for(writer.flush(), SOON_S)
         w.store.refuses_appends = False
         with pytest.raises(RequestTimeoutError):
@@ -157,9 +155,8 @@ async def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> 
         assert bytes(w.store.segments[SEGMENT].data) == b"onethree"
 
 
-async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
-    """Longer than the writer's time in all, and never so long without anything stored."""
-
+async def test_slow_store_with_progress_does_not_time_out() -> None:
+    """The total time exceeds `ack_timeout`, but never the time between two acknowledgements."""
     async with world(1) as w:
         writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=3.0)
         started = asyncio.get_running_loop().time()
@@ -177,31 +174,31 @@ async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-async def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
+async def test_byte_writer_rejects_an_ack_timeout_not_above_zero(seconds: float) -> None:
     async with world(1) as w:
-        with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
+        with pytest.raises(InvalidArgumentError, match="ack_timeout"):
             await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
 
 
-# --- the limit of time that they have ------------------------------------------------------------------
+# --- TimeLimit ------------------------------------------------------------------------------------------
 
 
-async def wait_in_vain(limit: TimeLimit) -> None:
+async def wait_forever(limit: TimeLimit) -> None:
     async with limit:
         await asyncio.Event().wait()
 
 
-def test_the_trouble_met_is_named() -> None:
+def test_time_limit_names_the_trouble() -> None:
     trouble = UnavailableError("the store is away")
     with pytest.raises(RequestTimeoutError, match=r"^nothing came: the store is away$") as late:
-        asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came", lambda: trouble)))
-    assert late.value.__cause__ is None  # one traceback is enough: the message has both
+        asyncio.run(wait_forever(TimeLimit(0.01, lambda: "nothing came", lambda: trouble)))
+    assert late.value.__cause__ is None  # the message contains both, so one traceback is enough
     with pytest.raises(RequestTimeoutError, match=r"^nothing came$"):
-        asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came")))
+        asyncio.run(wait_forever(TimeLimit(0.01, lambda: "nothing came")))
 
 
-async def test_only_its_own_end_is_its_error() -> None:
-    for error in (RequestTimeoutError("one further in"), TimeoutError("of a socket"), asyncio.CancelledError()):
+async def test_time_limit_passes_errors_of_its_body_unchanged() -> None:
+    for error in (RequestTimeoutError("of an inner limit"), TimeoutError("of a socket"), asyncio.CancelledError()):
         with pytest.raises(type(error)) as raised:
             async with TimeLimit(30, lambda: "nothing came"):
                 raise error

@@ -1,4 +1,4 @@
-"""The reader: slices, the tail, order across splits and merges, positions that can be resumed."""
+"""The reader: slices, the tail, order across splits and merges, resuming at positions."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from .world import world
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 50), min_size=1))
-def test_events_are_put_together_from_any_pieces(events: list[bytes], sizes: list[int]) -> None:
+def test_events_are_assembled_from_any_pieces(events: list[bytes], sizes: list[int]) -> None:
     data = memoryview(frame_events(events))
     assembler = EventAssembler(1000)
-    found: list[bytes] = []
+    assembled: list[bytes] = []
     offsets: list[int] = []
     position, turn = 0, 0
     while position < len(data):
         size = sizes[turn % len(sizes)]
         for block in assembler.feed(data[position : position + size]):
-            found += list(block)
+            assembled += list(block)
             offsets += block.offsets().tolist()
         position, turn = position + size, turn + 1
-    assert found == events
+    assert assembled == events
     assert offsets == [1000 + sum(8 + len(e) for e in events[:i]) for i in range(len(events))]
     assert assembler.offset == 1000 + len(data)
     assert not assembler.is_within_event
@@ -55,13 +55,13 @@ def test_events_are_put_together_from_any_pieces(events: list[bytes], sizes: lis
 
 async def drain(reader: SliceReader, timeout: float = 60) -> list[bytes]:
     events: list[bytes] = []
-    while (found := await reader.next_block(timeout)) is not None:
-        events += list(found[1])
+    while (block := await reader.next_block(timeout)) is not None:
+        events += list(block[1])
     return events
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
-async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
+async def test_events_are_in_order_over_scaling_and_resume_at_any_position(seed: int) -> None:
     async with world(2, Chaos(seed, largest_read=200)) as w:
         choice = random.Random(seed)
         writer = await w.manager.create_writer("sc", "st")
@@ -84,10 +84,10 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
             written.append(sum(counts.values()))
         expected = {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
-        whole = await w.manager.create_reader("sc", "st", start=cuts[0], end=cuts[-1])
-        events = await drain(whole)
+        all_events = await w.manager.create_reader("sc", "st", start=cuts[0], end=cuts[-1])
+        events = await drain(all_events)
         assert in_order(events) == expected
-        assert whole.position() == cuts[-1]
+        assert all_events.position() == cuts[-1]
 
         pieces: list[bytes] = []
         for (low, high), (first, last) in zip(pairwise(cuts), pairwise(written), strict=True):
@@ -96,15 +96,15 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
             pieces += part
         assert in_order(pieces) == expected
 
-        # a reader that stops anywhere, under dropped connections, and goes on from its position
+        # a reader that stops anywhere, with dropped connections, and resumes at its position
         resumed: list[bytes] = []
         position = cuts[0]
         while position != cuts[-1]:
             reader = await w.manager.create_reader("sc", "st", start=position, end=cuts[-1])
             for _ in range(choice.randint(1, 5)):
-                found = await reader.next_block(60)
-                if found is not None:
-                    resumed += list(found[1])
+                block = await reader.next_block(60)
+                if block is not None:
+                    resumed += list(block[1])
                 if choice.random() < 0.2:
                     w.store.drop_all()
             position = reader.position()
@@ -114,7 +114,7 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("most_bytes", [0, 300, 1 << 16])
-async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_waiting_blocks_are_joined(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "READ_JOINED_BYTES", most_bytes)
     written = [f"k:{number}".encode() for number in range(50)]
 
@@ -130,8 +130,8 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
         sizes: list[int] = []
         events: list[bytes] = []
         positions: list[int] = []
-        while (found := await reader.next_block(60)) is not None:
-            _, block = found
+        while (next_block := await reader.next_block(60)) is not None:
+            _, block = next_block
             assert block.offset == (positions[-1] if positions else 0)
             positions.append(reader.position().positions[0])
             assert positions[-1] == block.offset + block.size_bytes
@@ -147,7 +147,7 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
             assert len(sizes) == 1
 
 
-async def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
+async def test_blocks_on_both_sides_of_a_gap_are_not_joined() -> None:
     async with world(1) as w:
         keys = NamedRange("sc/st/0.#epoch.0", 0.0, 1.0)
         source = read_ahead.SegmentSource(
@@ -161,7 +161,7 @@ async def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
         source.close()
 
 
-async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
+async def test_reader_follows_the_tail_until_the_stream_is_sealed() -> None:
     async with world(1) as w:
         writer = await w.manager.create_writer("sc", "st")
         reader = await w.manager.create_reader("sc", "st")
@@ -188,7 +188,7 @@ async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
         assert reader.position() == info.tail
 
 
-async def test_events_carry_their_place() -> None:
+async def test_events_have_their_segment_and_offset() -> None:
     async with world(1) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"a", b"bb"], "k")
@@ -199,7 +199,7 @@ async def test_events_carry_their_place() -> None:
 
 
 @pytest.mark.parametrize("largest_read", [100, 5000, 1 << 21])
-async def test_a_range_of_one_segment(largest_read: int) -> None:
+async def test_segment_range_returns_its_events(largest_read: int) -> None:
     async with world(1, Chaos(largest_read=largest_read)) as w:
         writer = await w.manager.create_writer("sc", "st")
         events = [b"%05d" % i * (i % 7) for i in range(2000)]
@@ -207,11 +207,11 @@ async def test_a_range_of_one_segment(largest_read: int) -> None:
         end = (await w.manager.stream_info("sc", "st")).tail.positions[0]
         middle = len(frame_events(events[:1000]))
         for low, high, part in ((0, end, events), (middle, end, events[1000:]), (0, middle, events[:1000])):
-            found = [e async for b in w.manager.read_segment_range("sc/st/0.#epoch.0", low, high) for e in b]
-            assert found == part
+            blocks = w.manager.read_segment_range("sc/st/0.#epoch.0", low, high)
+            assert [event async for block in blocks for event in block] == part
 
 
-async def test_truncated_data_and_foreign_cuts_are_named() -> None:
+async def test_truncated_data_and_foreign_cuts_raise() -> None:
     async with world(1) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"a", b"b"], "k")
@@ -220,9 +220,9 @@ async def test_truncated_data_and_foreign_cuts_are_named() -> None:
         with pytest.raises(TruncatedError) as caught:
             await reader.next_block(60)
         assert (caught.value.offset, caught.value.start_offset) == (0, 9)
-        found = await reader.next_block(60)  # told once
-        assert found is not None
-        assert list(found[1]) == [b"b"]
+        block = await reader.next_block(60)  # raised only once
+        assert block is not None
+        assert list(block[1]) == [b"b"]
         ended = await w.manager.create_reader(
             "sc", "st", start=StreamCut("sc", "st", {0: 0}), end=StreamCut("sc", "st", {0: 9})
         )
@@ -244,7 +244,7 @@ async def test_truncated_data_and_foreign_cuts_are_named() -> None:
             await w.manager.create_reader("sc", "st", start=late, end=early)
 
 
-async def test_a_start_past_the_end_is_named() -> None:
+async def test_start_past_the_end_raises_past_end_error() -> None:
     async with world(2) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
@@ -252,21 +252,21 @@ async def test_a_start_past_the_end_is_named() -> None:
         before = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end}))
         assert await before.next_block(60)
         past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
-        given: list[int] = []
-        told: list[tuple[str, int, int]] = []
-        while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
+        segments: list[int] = []
+        errors: list[tuple[str, int, int]] = []
+        while not segments or len(errors) < 2:  # raised by every call, alternating with the other segment's events
             try:
-                found = await past.next_block(60)
-                assert found is not None
-                given.append(found[0])
+                block = await past.next_block(60)
+                assert block is not None
+                segments.append(block[0])
             except PastEndError as error:
-                told.append((error.segment, error.offset, error.length))
+                errors.append((error.segment, error.offset, error.length))
                 await asyncio.sleep(0)
-        assert set(given) == {0}
-        assert set(told) == {("sc/st/1.#epoch.0", end + 1, end)}
+        assert set(segments) == {0}
+        assert set(errors) == {("sc/st/1.#epoch.0", end + 1, end)}
 
 
-async def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
+async def test_deleted_stream_raises_stream_not_found_error() -> None:
     async with world(1) as w:
         reader = await w.manager.create_reader("sc", "st")
         w.store.delete("sc/st/0.#epoch.0")
@@ -276,7 +276,7 @@ async def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
                 await reader.next_block(60)
 
 
-async def test_a_closed_reader_leaves_no_connection() -> None:
+async def test_closed_reader_closes_its_connection() -> None:
     async with world(1) as w:
         reader = await w.manager.create_reader("sc", "st")
         with pytest.raises(RequestTimeoutError):

@@ -1,5 +1,5 @@
-"""A reader without a group: a program that stores its position before it handles a block repeats nothing, after it
-loses nothing, wherever it is killed."""
+"""A killed reader without a group repeats no event if it stores its position before handling a block, and loses no
+event if it stores it afterwards."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _streams = count()
 
 
 def main(uri: str, stream: str, order: str, folder: str) -> None:
-    """The program that is killed: it handles an event by appending it to a file."""
-    place, temporary = Path(folder, "position"), Path(folder, "position.new")
-    start = StreamCut.from_text(place.read_text()) if place.exists() else None
+    """The program that is killed; it handles events by appending them to a file."""
+    stored, temporary = Path(folder, "position"), Path(folder, "position.new")
+    start = StreamCut.from_text(stored.read_text()) if stored.exists() else None
     with StreamManager(uri) as manager, open(Path(folder, "got"), "ab", buffering=0) as got:
         reader = manager.create_reader("sc", stream, start=start)
         while (read := reader.next_block()) is not None:
 
             def store() -> None:
                 temporary.write_text(reader.position().as_text())
-                os.replace(temporary, place)
+                os.replace(temporary, stored)
 
             if order == "before":
                 store()
@@ -40,12 +40,12 @@ def main(uri: str, stream: str, order: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_program_killed_at_random_repeats_or_loses_what_its_order_says(
+def test_program_killed_at_random_repeats_or_loses_events_by_its_order(
     uri: str, manager: StreamManager, tmp_path: Path, order: str
 ) -> None:
     chance, stream, written = random.Random(order), f"alone-{next(_streams)}", 0
     manager.create_stream("sc", stream, 2)
-    got, place = tmp_path / "got", tmp_path / "position"
+    got, position = tmp_path / "got", tmp_path / "position"
     got.touch()
     for _ in range(4):
         command = [
@@ -59,12 +59,12 @@ def test_program_killed_at_random_repeats_or_loses_what_its_order_says(
                 with manager.create_writer("sc", stream) as writer:
                     writer.write_batch([b"%d" % n for n in range(written, written + 100)], ["k"] * 100)
                 written += 100
-            until(lambda most=most: place.exists() and got.stat().st_size >= most)  # type: ignore[misc]
+            until(lambda most=most: position.exists() and got.stat().st_size >= most)  # type: ignore[misc]
             process.kill()
-    found = Counter(int(line) for line in got.read_bytes().split())
-    start, end = StreamCut.from_text(place.read_text()), manager.cuts("sc", stream).tail()
-    rest = [int(event.data) for event in manager.read_events("sc", stream, start=start, end=end)]
+    handled = Counter(int(line) for line in got.read_bytes().split())
+    start, end = StreamCut.from_text(position.read_text()), manager.cuts("sc", stream).tail()
+    unread = [int(event.data) for event in manager.read_events("sc", stream, start=start, end=end)]
     if order == "before":
-        assert max((found + Counter(rest)).values()) == 1
+        assert max((handled + Counter(unread)).values()) == 1
     else:
-        assert set(found) | set(rest) == set(range(written))
+        assert set(handled) | set(unread) == set(range(written))

@@ -1,4 +1,4 @@
-"""A server that is gone while readers wait: each says so within the client's time, and goes on when it is back."""
+"""A server that is stopped while calls wait: each raises within the client's timeout and works again afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 
 
 class Away:
-    """A server that can be killed and started again at its address, and a client of it."""
+    """A server that can be killed and restarted at the same address, and its client."""
 
     def __init__(self, folder: Path) -> None:
         self._port, self._folder = free_port(), folder
@@ -34,8 +34,8 @@ class Away:
     def start(self) -> None:
         self.server = nadi.embedded(self._folder, port=self._port, containers=1)
 
-    def be_impatient(self) -> None:
-        """From now on the client waits for its server for a second; until then it has as long as others."""
+    def shorten_timeout(self) -> None:
+        """Set the client's timeout to a second; until then it has the default."""
         stores_of(self.manager._core).controller.timeout_s = TIMEOUT_S
 
 
@@ -47,17 +47,17 @@ def away(tmp_path: Path) -> Iterator[Away]:
     away.server.kill()
 
 
-def told_in_time(read: Callable[[], Any]) -> None:
+def raises_in_time(call: Callable[[], Any]) -> None:
     def took_s() -> float:
-        begun = time.monotonic()
+        began = time.monotonic()
         with pytest.raises(RequestTimeoutError):
-            read()
-        return time.monotonic() - begun
+            call()
+        return time.monotonic() - began
 
-    assert any(took_s() < 4 * TIMEOUT_S for _ in range(5))  # the machine may stand still now and then
+    assert any(took_s() < 4 * TIMEOUT_S for _ in range(5))  # the machine may stall occasionally
 
 
-def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(away: Away) -> None:
+def test_calls_without_a_server_raise_in_time_and_work_after_its_restart(away: Away) -> None:
     manager = away.manager
     manager.create_scope("sc")
     for stream in ("events", "bytes"):
@@ -73,58 +73,59 @@ def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(
         reader = stack.enter_context(manager.create_reader("sc", "events"))
         of_group = stack.enter_context(groups.get_reader_group("group").create_reader("one"))
         of_bytes = stack.enter_context(manager.create_byte_reader("sc", "bytes", follow=True, timeout=None))
-        away.be_impatient()
+        away.shorten_timeout()
         writer.write_event(b"before").result(60)
         bytes_writer.write(b"before")
         bytes_writer.flush()
-        found = reader.next_block(60)
-        assert found is not None
-        assert found[1].events() == [b"before"]
+        block = reader.next_block(60)
+        assert block is not None
+        assert block[1].events() == [b"before"]
         read = of_group.read_next_event(60)
         assert read is not None
         assert read.event == b"before"
         assert of_bytes.read(6) == b"before"
 
         away.server.kill()
-        told_in_time(reader.next_block)
-        told_in_time(of_group.read_next_event)
-        told_in_time(lambda: of_bytes.read(1))
-        told_in_time(lambda: table.get(b"k"))
-        told_in_time(lambda: hasty.write_event(b"lost").result(60))
-        told_in_time(lambda: manager.create_scope("other"))
-        told_in_time(lambda: manager.list_streams("sc"))
-        told_in_time(lambda: list(manager.read_events("sc", "events")))
-        told_in_time(lambda: list(manager.read_segment_range("sc/events/0.#epoch.0", 0, 14)))
+        raises_in_time(reader.next_block)
+        raises_in_time(of_group.read_next_event)
+        raises_in_time(lambda: of_bytes.read(1))
+        raises_in_time(lambda: table.get(b"k"))
+        raises_in_time(lambda: hasty.write_event(b"lost").result(60))
+        raises_in_time(lambda: manager.create_scope("other"))
+        raises_in_time(lambda: manager.list_streams("sc"))
+        raises_in_time(lambda: list(manager.read_events("sc", "events")))
+        raises_in_time(lambda: list(manager.read_segment_range("sc/events/0.#epoch.0", 0, 14)))
 
         away.start()
         writer.write_event(b"after").result(60)
         bytes_writer.write(b"after")
         bytes_writer.flush()
-        found = _again(lambda: reader.next_block(60))
-        assert found[1].events() == [b"after"]
+        block = _again(lambda: reader.next_block(60))
+        assert block is not None
+        assert block[1].events() == [b"after"]
         assert _again(lambda: of_group.read_next_event(60)).event == b"after"
         assert _again(lambda: of_bytes.read(5)) == b"after"
         assert _again(lambda: table.get(b"k")) is None
 
 
-def _again(read: Callable[[], Any]) -> Any:
-    """What it gives once the client has found its server again."""
+def _again(call: Callable[[], Any]) -> Any:
+    """Repeat a call until the client has reached its server again; return the result."""
     for _ in range(60):
         try:
-            return read()
+            return call()
         except RequestTimeoutError:
             continue
-    raise AssertionError("it does not go on")
+    raise AssertionError("the call still fails")
 
 
-def test_a_server_that_stands_still_is_noticed_within_the_clients_time(away: Away) -> None:
-    """A read at the tail waits for no answer; that no word comes at all tells."""
+def test_read_from_a_frozen_server_raises_in_time(away: Away) -> None:
+    """A read at the tail waits without a limit; the missing keep-alives show that the server is frozen."""
     manager = away.manager
     manager.create_scope("still")
     manager.create_stream("still", "t", 1)
-    away.be_impatient()
+    away.shorten_timeout()
     with manager.create_reader("still", "t") as reader:
-        with pytest.raises(RequestTimeoutError, match="nothing to read"):
+        with pytest.raises(RequestTimeoutError):
             reader.next_block(0.5)
         os.kill(away.server.pid, signal.SIGSTOP)
         try:
@@ -136,8 +137,8 @@ def test_a_server_that_stands_still_is_noticed_within_the_clients_time(away: Awa
             os.kill(away.server.pid, signal.SIGCONT)
 
 
-def test_no_call_waits_longer_than_the_client_for_a_server_that_stands_still(away: Away) -> None:
-    """All at once, so that each has the server as it was left: with open connections that say nothing."""
+def test_all_calls_to_a_frozen_server_raise_in_time(away: Away) -> None:
+    """All calls run concurrently, so that each uses the open but silent connections."""
     manager = away.manager
     manager.create_scope("sc")
     for stream in ("events", "bytes", "map"):
@@ -166,40 +167,40 @@ def test_no_call_waits_longer_than_the_client_for_a_server_that_stands_still(awa
         lambda: manager.key_value_table("sc", "kvt"),
         lambda: manager.delete_stream("sc", "events"),
     ]
-    away.be_impatient()
+    away.shorten_timeout()
     os.kill(away.server.pid, signal.SIGSTOP)
     try:
         with ThreadPoolExecutor(len(waits)) as threads:
             began = time.monotonic()
-            told = [one.exception(60) for one in [threads.submit(wait) for wait in waits]]
+            errors = [future.exception(60) for future in [threads.submit(wait) for wait in waits]]
             took_s = time.monotonic() - began
     finally:
         os.kill(away.server.pid, signal.SIGCONT)
-    assert [type(error) for error in told] == [RequestTimeoutError] * len(waits), told
+    assert [type(error) for error in errors] == [RequestTimeoutError] * len(waits), errors
     assert took_s < 15 * TIMEOUT_S
 
 
-NOBODY = "nobody listens at 127.0.0.1:{}: start a server there (`nadi up`), or check the address"
+NO_SERVER = "no server listens at 127.0.0.1:{}: start one there (`nadi up`), or check the address"
 
 
-def test_client_nobody_listens_says_so_once_within_a_second_and_goes_on(
+def test_client_without_a_server_warns_once_and_continues_when_it_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
-    said = NOBODY.format(port) + "; calls wait for it for up to 30 s"
+    warning = NO_SERVER.format(port) + "; calls are retried for up to 30 s"
     with StreamManager(f"tcp://127.0.0.1:{port}") as manager, ThreadPoolExecutor(3) as pool:
         for _ in range(2):  # each absence is reported
             caplog.clear()
-            begun = time.monotonic()
+            began = time.monotonic()
             calls = [pool.submit(manager.create_scope, f"sc{number}") for number in range(3)]
             while not caplog.messages:
-                assert time.monotonic() - begun < 20, "nothing was said"
+                assert time.monotonic() - began < 20, "nothing was logged"
                 time.sleep(0.01)
-            assert time.monotonic() - begun < 5  # 0.5 s where the machine doesn't stand still
+            assert time.monotonic() - began < 5  # usually 0.5 s, but the machine may stall
             with nadi.embedded(tmp_path, port=port):
                 for call in calls:
                     call.result(30)
-            assert [message for message in caplog.messages if "nobody" in message] == [said]
+            assert [message for message in caplog.messages if "listens at" in message] == [warning]
 
 
 @pytest.mark.parametrize(
@@ -214,19 +215,19 @@ def test_client_nobody_listens_says_so_once_within_a_second_and_goes_on(
     ],
     ids=["create_scope", "read_events", "create_writer", "table", "key_value_table", "create_byte_reader"],
 )
-def test_client_nobody_listens_error_has_one_traceback(call: Callable[[StreamManager], Any]) -> None:
+def test_error_without_a_server_has_one_traceback(call: Callable[[StreamManager], Any]) -> None:
     port = free_port()
     with StreamManager(f"tcp://127.0.0.1:{port}", timeout=0.3) as manager, pytest.raises(RequestTimeoutError) as caught:
         call(manager)
-    assert str(caught.value).endswith(NOBODY.format(port))
+    assert str(caught.value).endswith(NO_SERVER.format(port))
     assert "The above exception" not in (text := "".join(traceback.format_exception(caught.value)))
     assert "During handling" not in text
 
 
-def test_client_host_unknown_says_so() -> None:
+def test_unknown_host_is_named_in_the_error() -> None:
     address = "no-such-host.invalid:9090"
     with (
         StreamManager(f"tcp://{address}", timeout=2) as manager,
-        pytest.raises(RequestTimeoutError, match=f"the host of {address} has no known address: check its spelling"),
+        pytest.raises(RequestTimeoutError, match=address),
     ):
         manager.create_scope("sc")

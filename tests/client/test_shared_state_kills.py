@@ -1,4 +1,4 @@
-"""Shared state while the processes that change it, and the server, are killed: nothing is lost or done twice."""
+"""Shared state while its processes and the server are killed: no change is lost or applied twice."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ WORKER = Path(__file__).parent / "shared_worker.py"
 class Worker:
     def __init__(self, uri: str, name: str) -> None:
         self.name = name
-        self.rounds = 0  # that it has reported
+        self.rounds = 0  # rounds reported so far
         self._process = subprocess.Popen(
             [sys.executable, WORKER, uri, name], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         )
 
     def await_rounds(self, count: int) -> None:
-        """Return once it has reported `count` more rounds."""
+        """Wait until the worker has reported `count` more rounds."""
         assert self._process.stdout is not None
         for _ in range(count):
             line = self._process.stdout.readline()
-            assert line, f"{self.name} ended by itself"
+            assert line, f"{self.name} ended unexpectedly"
             self.rounds = int(line)
 
     def kill(self) -> None:
-        """End it as a crash would, and hear what it had reported."""
+        """Kill the worker and read its last reports."""
         if self._process.poll() is None:
             self._process.kill()
             output, _ = self._process.communicate()

@@ -1,7 +1,7 @@
-"""Any interleaving of clients that share state equals doing their calls one after another.
+"""Any interleaving of clients that share state is equivalent to a serial execution of their calls.
 
-The clients are the real ones over a log in memory, whose every call waits twice until the test lets it go
-on: before it has its effect, and before its caller hears of that. Hypothesis chooses who goes on.
+The clients are the real ones, over a log in memory. Each of its calls waits twice until the test releases it: before
+its effect, and before its return. Hypothesis chooses the client to release.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = ("a", "b")
 
 @dataclass
 class Done:
-    """A call that ended: the revision it knew then, and whether it wrote the record that ends there."""
+    """A finished call: the revision known at its end, and whether the call wrote the record that ends there."""
 
     revision: int
     wrote: bool
@@ -129,9 +129,9 @@ class Interleaving(RuleBasedStateMachine):
         self.start(client, "refresh")
 
     @rule(client=st.integers(0, CLIENTS - 1), steps=st.integers(1, 12))
-    def go_on(self, client: int, steps: int) -> None:
+    def resume(self, client: int, steps: int) -> None:
         for _ in range(steps):
-            self.clients[client].log.let_go()
+            self.clients[client].log.release()
             self.settle()
 
     def teardown(self) -> None:
@@ -140,12 +140,12 @@ class Interleaving(RuleBasedStateMachine):
                 if not any(client.is_busy for client in self.clients):
                     break
                 for index in range(CLIENTS):
-                    self.go_on(index, 1)
+                    self.resume(index, 1)
             for client in self.clients:
                 if client.task is not None:
                     client.task.result()
             state: dict[str, int] = {}
-            # who read a revision comes after who wrote up to it
+            # a call that read a revision follows the call that wrote up to it
             for call in sorted(self.done, key=lambda call: (call.revision, not call.wrote)):
                 assert done_serially(state, call) == call.result, call
         finally:
@@ -156,7 +156,7 @@ TestInterleaving = Interleaving.TestCase
 TestInterleaving.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
-# --- whatever happens, at most one leads at a time, and a later leader has a higher token ---
+# --- at most one leader at a time, and a later leader has a higher token ---
 
 PARTICIPANTS = 3
 STEPS = st.lists(
@@ -175,26 +175,26 @@ STEPS = st.lists(
 def test_one_leader_at_a_time(steps: list[tuple[int, str, int, int]]) -> None:
     memory = Memory()
 
-    def taking_part() -> LeaderElection:
+    def participant() -> LeaderElection:
         return LeaderElection(StateSynchronizer(MemoryLog(memory), election_kind()), "same name")
 
     async def elect() -> None:
-        all_of_them = [taking_part() for _ in range(PARTICIPANTS)]
+        participants = [participant() for _ in range(PARTICIPANTS)]
         now_ms, last_leader, last_token = 0, -1, 0
         for index, step, pause_ms, lease_ms in steps:
             match step:
                 case "campaign":
-                    token = await all_of_them[index].campaign(now_ms, lease_ms)
-                    assert token == all_of_them[index].token(now_ms)
+                    token = await participants[index].campaign(now_ms, lease_ms)
+                    assert token == participants[index].token(now_ms)
                 case "resign":
-                    await all_of_them[index].resign()
+                    await participants[index].resign()
                 case "refresh":
-                    await all_of_them[index].refresh()
+                    await participants[index].refresh()
                 case _:
-                    all_of_them[index] = taking_part()
+                    participants[index] = participant()
                     last_leader = -1 if last_leader == index else last_leader
             now_ms += pause_ms
-            leading = [(i, token) for i, one in enumerate(all_of_them) if (token := one.token(now_ms)) is not None]
+            leading = [(i, token) for i, each in enumerate(participants) if (token := each.token(now_ms)) is not None]
             assert len(leading) <= 1
             for leader, token in leading:
                 assert token > last_token or (token == last_token and leader == last_leader)

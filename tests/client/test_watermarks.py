@@ -1,4 +1,4 @@
-"""Cuts for an event time and windows, from watermarks made by the controller's own rules, over a model of a stream."""
+"""Cuts and windows by event time over a model of a stream, with watermarks made by the controller's rules."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ steps = st.lists(
 Scene = list[tuple[str, int, int, int]]
 QUIET: Scene = [("write", 0, 0, 0)]
 
-# a fast writer goes on to 150 after it noted 100, and a slow one notes 10 behind that
+# a fast writer advances to 150 after noting 100, and a slow one then notes 10
 FAST: Scene = [
     ("write", 1, 100, 0), ("note", 1, 0, 0), ("write", 1, 50, 0), ("write", 0, 10, 0), ("note", 0, 0, 0),
     ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET,
     ("write", 0, 10, 0), ("note", 0, 0, 0), ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET * 4,
 ]  # fmt: skip
-# while a note of 5 takes its way its writer goes on to 50, and a round comes in between
+# while a note of 5 is in flight, its writer advances to 50, and a round happens in between
 SLOW_NOTE: Scene = [
     ("write", 0, 4, 0), ("write", 2, 4, 0), ("write", 1, 5, 0), ("note", 2, 0, 0), ("note", 0, 0, 3),
     ("note", 1, 0, 3), ("write", 1, 45, 0), *QUIET,
@@ -50,26 +50,26 @@ SLOW_NOTE: Scene = [
 
 
 class Model:
-    """One segment whose events are their times, each one byte long; notes take their way to the controller."""
+    """One segment with events of one byte that are their times; notes reach the controller with a delay."""
 
     def __init__(self) -> None:
         self.events: list[int] = []
         self.times = [0] * WRITERS
         self.marks = {str(w): WriterMark(0, {0: 0}, steps=((0, {0: 0}),)) for w in range(WRITERS)}
-        self.under_way: dict[int, tuple[int, list[Step]]] = {}  # by writer: (when it arrives, steps)
-        self.waiting: dict[int, tuple[int, list[Step]]] = {}  # (how long it will take, steps)
+        self.in_flight: dict[int, tuple[int, list[Step]]] = {}  # by writer: (arrival time, steps)
+        self.waiting: dict[int, tuple[int, list[Step]]] = {}  # by writer: (delay, steps)
         self.watermarks: list[Watermark] = []
 
     def run(self, scene: Scene) -> None:
-        for now, (what, writer, more, delay) in enumerate(scene, start=1):
+        for now, (action, writer, more, delay) in enumerate(scene, start=1):
             self.arrive(now)
-            if what == "write":
+            if action == "write":
                 self.times[writer] += more
                 self.events.append(self.times[writer])
-            elif writer in self.under_way:
+            elif writer in self.in_flight:
                 self.waiting[writer] = (delay, [*self.waiting.get(writer, (0, []))[1], self.step(writer)])
             else:
-                self.under_way[writer] = (now + delay, [self.step(writer)])
+                self.in_flight[writer] = (now + delay, [self.step(writer)])
             if now % PERIOD == 0:
                 self.round(now)
 
@@ -77,14 +77,14 @@ class Model:
         return self.times[writer], {0: len(self.events)}
 
     def arrive(self, now: int) -> None:
-        for writer, (at, steps) in list(self.under_way.items()):
+        for writer, (at, steps) in list(self.in_flight.items()):
             if at <= now:
                 before = self.marks[str(writer)].steps
                 self.marks[str(writer)] = WriterMark(steps[-1][0], {0: len(self.events)}, steps=(*before, *steps))
-                del self.under_way[writer]
+                del self.in_flight[writer]
                 if writer in self.waiting:
                     delay, later = self.waiting.pop(writer)
-                    self.under_way[writer] = (now + delay, later)
+                    self.in_flight[writer] = (now + delay, later)
 
     def round(self, now: int) -> None:
         previous = self.watermarks[-1] if self.watermarks else None
@@ -94,13 +94,13 @@ class Model:
         self.watermarks += verdict.watermarks
 
     async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
-        """In place of `watermarks`: an entry's place is its number."""
+        """Replacement of `watermarks`: an entry's offset is its number."""
         first = of[3] if len(of) > 3 else 0
         for number, watermark in enumerate(self.watermarks[first:], start=first + 1):
             yield number, watermark
 
 
-def place(watermark: Watermark) -> int:
+def offset_of(watermark: Watermark) -> int:
     return watermark.cut[0].offset
 
 
@@ -108,7 +108,7 @@ def place(watermark: Watermark) -> int:
 @example(SLOW_NOTE)
 @given(steps)
 @settings(max_examples=200)
-def test_cuts_for_a_time_hold_what_they_promise(scene: Scene) -> None:
+def test_cuts_by_time_separate_earlier_and_later_events(scene: Scene) -> None:
     model = Model()
     model.run(scene)
 
@@ -130,7 +130,7 @@ async def _at_first(*_: Any) -> int:
 
 @given(steps, st.data())
 @settings(max_examples=200)
-def test_windows_of_a_reader_that_goes_on(scene: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
+def test_windows_of_an_advancing_reader(scene: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
     model = Model()
     model.run(scene)
     positions = data.draw(st.lists(st.integers(0, len(model.events)), max_size=10))
@@ -138,8 +138,8 @@ def test_windows_of_a_reader_that_goes_on(scene: list[tuple[str, int, int, int]]
     async def main() -> None:
         windows = TimeWindows(_Stores(), "sc", "st")  # type: ignore[arg-type]
         for position in positions:  # mostly forward, but a reset goes back
-            behind = [w.lower for w in model.watermarks if place(w) <= position]
-            ahead = [w.upper for w in model.watermarks if place(w) > position]
+            behind = [w.lower for w in model.watermarks if offset_of(w) <= position]
+            ahead = [w.upper for w in model.watermarks if offset_of(w) > position]
             expected = TimeWindow(behind[-1] if behind else None, ahead[0] if ahead else None)
             assert await windows.at({0: position}) == expected
             if expected.lower is not None:
@@ -150,7 +150,7 @@ def test_windows_of_a_reader_that_goes_on(scene: list[tuple[str, int, int, int]]
 
 
 class _Stores:
-    """Knows one segment with all keys, and two that share them."""
+    """Stores with one segment for all keys, and with its two successors."""
 
     @property
     def controller(self) -> _Stores:
@@ -162,7 +162,7 @@ class _Stores:
         return [SegmentPosition((1 << 32) | 1, 0.0, 0.5, 0), SegmentPosition((1 << 32) | 2, 0.5, 1.0, 0)]
 
 
-async def test_a_window_over_segments_that_others_replaced() -> None:
+async def test_window_over_replaced_segments() -> None:
     low, high = (1 << 32) | 1, (1 << 32) | 2
     model = Model()
     model.watermarks = [

@@ -1,4 +1,4 @@
-"""write_batch stores what one-by-one writes would, whatever form the events have and whatever happens meanwhile."""
+"""write_batch stores the same as single writes, for every form of events and despite faults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chunked(draw: Any, array: pa.Array) -> pa.ChunkedArray:
 
 @st.composite
 def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
-    """Events (`+` before those with a key, else `-`) and keys as lists, and both in a form that write_batch takes."""
+    """Events (prefixed by `+` if they have a key, else `-`) and keys as lists, and both in forms for write_batch."""
     payloads: list[bytes] = draw(EVENTS)
     kinds_of_keys = ["one", "list", "strings", "large", "view", "nulls", "dictionary", "chunked", "chunked dictionary"]
     kinds_of_keys += ["dictionary of views"]
@@ -61,7 +61,7 @@ def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
     if kind == "nulls":
         keys = [None] * len(payloads)
     if kind not in ("one", "list"):
-        keys = [key if key != "\ud800" else "x" for key in keys]  # that is no UTF-8
+        keys = [key if key != "\ud800" else "x" for key in keys]  # which UTF-8 can't encode
     events = [(b"-" if key is None else b"+") + payload for key, payload in zip(keys, payloads, strict=True)]
     form = draw(
         st.sampled_from(["list", "tuple", "mutable", "iterator", "binary", "large", "view", "slice", "chunked"])
@@ -97,13 +97,13 @@ def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(batches(), min_size=1, max_size=3), st.integers(1, 4), st.integers(30, 800), st.booleans())
-def test_it_equals_writing_one_by_one(
+def test_write_batch_stores_the_same_as_single_writes(
     written: list[tuple[list[bytes], list[str | None], Any, Any]], segments: int, block_bytes: int, waits: bool
 ) -> None:
     async def run() -> tuple[list[list[bytes]], list[list[bytes]]]:
-        async with world(segments) as one, world(segments) as many:
-            singly = await one.manager.create_writer("sc", "st")
-            at_once = await many.manager.create_writer("sc", "st")
+        async with world(segments) as single, world(segments) as batch:
+            singly = await single.manager.create_writer("sc", "st")
+            at_once = await batch.manager.create_writer("sc", "st")
             for events, keys, given_events, given_keys in written:
                 for event, key in zip(events, keys, strict=True):
                     singly.write_event(event, key)
@@ -113,14 +113,14 @@ def test_it_equals_writing_one_by_one(
                     at_once.write_batch(given_events, given_keys)
             await singly.flush()
             await at_once.flush()
-            return [one.stored(i) for i in range(segments)], [many.stored(i) for i in range(segments)]
+            return [single.stored(i) for i in range(segments)], [batch.stored(i) for i in range(segments)]
 
     with small_blocks(block_bytes):
-        expected, found = asyncio.run(run())
-    if segments > 1:  # which segment takes events without a key is free
-        assert keyless(found) == keyless(expected)
-        found, expected = [with_key(events) for events in found], [with_key(events) for events in expected]
-    assert found == expected
+        expected, stored = asyncio.run(run())
+    if segments > 1:  # any segment may take events without a key
+        assert keyless(stored) == keyless(expected)
+        stored, expected = [with_key(events) for events in stored], [with_key(events) for events in expected]
+    assert stored == expected
 
 
 def keyless(segments: list[list[bytes]]) -> list[bytes]:
@@ -134,7 +134,7 @@ def with_key(events: list[bytes]) -> list[bytes]:
 @given(
     st.one_of(st.lists(st.integers(0, 2_000)), st.lists(st.integers(0, 40), min_size=12, max_size=40)), st.booleans()
 )
-def test_blocks_are_neither_large_nor_small_and_hold_everything(sizes: list[int], arrow: bool) -> None:
+def test_blocks_contain_all_events_and_have_similar_sizes(sizes: list[int], arrow: bool) -> None:
     events = [b"%d" % i + bytes(size) for i, size in enumerate(sizes)]
     with small_blocks(300):
         cut = [
@@ -145,7 +145,7 @@ def test_blocks_are_neither_large_nor_small_and_hold_everything(sizes: list[int]
     framed = [sum(8 + len(event) for event, _ in block) for block in cut]
     assert all(size <= 450 or len(block) == 1 for size, block in zip(framed, cut, strict=True))
     if len(framed) > 1 and max(sizes) < 50:
-        assert min(framed) > 90  # of 300: no tiny rest
+        assert min(framed) > 90  # of 300: the last block is not tiny
 
 
 @given(st.lists(KEYS, max_size=50), st.lists(st.floats(0.01, 0.99), max_size=5, unique=True))
@@ -161,7 +161,7 @@ def test_codes_are_the_segments_of_the_keys(keys: list[str | None], borders: lis
 
 
 @given(st.data(), st.lists(KEYS, min_size=1, max_size=50), st.booleans())
-def test_keys_are_looked_up_again_by_another_table(data: st.DataObject, names: list[str | None], indexed: bool) -> None:
+def test_keys_are_looked_up_again_in_other_routes(data: st.DataObject, names: list[str | None], indexed: bool) -> None:
     before, after = Routes([(0.0, 1.0, "old")]), Routes([(0.0, 0.4, "low"), (0.4, 1.0, "high")])
     numbers = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=80)
     indices = np.array(data.draw(numbers), np.int64) if indexed else None
@@ -203,7 +203,7 @@ async def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(se
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-async def test_a_split_divides_what_was_not_acknowledged(arrow: bool) -> None:
+async def test_split_divides_unacknowledged_batches(arrow: bool) -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_event(b"a:0", "a")
@@ -262,25 +262,25 @@ def test_threads_keep_the_order_of_their_keys_over_splits(manager: nadi.StreamMa
 @pytest.mark.parametrize(
     ("events", "keys", "message"),
     [
-        ([b"a"] * 50 + ["text"], "k", "an event is bytes, not str"),
-        ("text", "k", "an event is bytes, not str"),
-        (b"bytes", "k", "an event is bytes, not int"),
-        ([b"a"] * 50, ["k"] * 49, "49 routing keys for 50 events"),
-        ([b"a"] * 50, ["k"] * 49 + [5], "a routing key is a str, not int"),
-        ([b"a"] * 50, [["k"]] * 50, "a routing key is a str, not list"),
-        ([b"a"] * 50, pa.array([1] * 50), "routing keys are strings, not int64"),
-        (pa.array([b"a"] * 50 + [None]), "k", "1 of the events are null"),
-        (pa.chunked_array([[b"a"], [None, None]]), "k", "2 of the events are null"),
-        (pa.array(["text"] * 50), "k", "events are binary, not string"),
-        (pa.array([b"a"] * 50), pa.array(["k"] * 51), "51 routing keys for 50 events"),
-        ([b"a"] * 50, 5, "routing keys are a str or one for each event, not int"),
-        (None, "k", "events are a list or an array of them, not NoneType"),
-        (pa.table({"reading": [b"a"]}), "k", "pass a column"),
-        (pa.array([b"a", None], pa.binary_view()), "k", "1 of the events are null"),
-        (pa.nulls(3), "k", "events are binary, not"),
+        ([b"a"] * 50 + ["text"], "k", "event .* not str"),
+        ("text", "k", "event .* not str"),
+        (b"bytes", "k", "event .* not int"),
+        ([b"a"] * 50, ["k"] * 49, "49 routing keys .* 50 events"),
+        ([b"a"] * 50, ["k"] * 49 + [5], "routing key .* not int"),
+        ([b"a"] * 50, [["k"]] * 50, "routing key .* not list"),
+        ([b"a"] * 50, pa.array([1] * 50), "routing keys .* not int64"),
+        (pa.array([b"a"] * 50 + [None]), "k", "^1 events"),
+        (pa.chunked_array([[b"a"], [None, None]]), "k", "^2 events"),
+        (pa.array(["text"] * 50), "k", "not string"),
+        (pa.array([b"a"] * 50), pa.array(["k"] * 51), "51 routing keys .* 50 events"),
+        ([b"a"] * 50, 5, "routing keys .* not int"),
+        (None, "k", "not NoneType"),
+        (pa.table({"reading": [b"a"]}), "k", "table"),
+        (pa.array([b"a", None], pa.binary_view()), "k", "^1 events"),
+        (pa.nulls(3), "k", "not string"),
     ],
 )
-async def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: Any, message: str) -> None:
+async def test_invalid_batch_is_rejected_as_a_whole(events: Any, keys: Any, message: str) -> None:
     with small_blocks():
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st")
@@ -288,15 +288,14 @@ async def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, ke
                 with pytest.raises(InvalidArgumentError, match=message):
                     await write(events, keys)
             for key in (5, ["k"]):
-                with pytest.raises(InvalidArgumentError, match="a routing key is a str"):
+                with pytest.raises(InvalidArgumentError, match=type(key).__name__):
                     writer.write_event(b"a", key)  # type: ignore[arg-type]
             await writer.write_event(b"only")
             assert w.stored(0) == [b"only"]
 
 
-async def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_with_an_event_over_the_limit_is_rejected_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.client.writing.blocks.MAX_LARGE_EVENT_BYTES", 10_000)
-
     with small_blocks():
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st")
@@ -309,17 +308,17 @@ async def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monke
             assert w.stored(0) == []
 
 
-async def test_an_iterator_with_more_keys_than_events_is_told() -> None:
+async def test_iterator_with_another_number_of_keys_is_rejected() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
-        with pytest.raises(InvalidArgumentError, match="more routing keys"):
+        with pytest.raises(InvalidArgumentError):
             writer.write_batch(iter([b"a"]), ["k", "l"])
-        with pytest.raises(InvalidArgumentError, match="1 routing keys for 2 events"):
+        with pytest.raises(InvalidArgumentError):
             writer.write_batch(iter([b"a", b"b"]), ["k"])
 
 
 @pytest.mark.parametrize("form", ["list", "large_binary", "iterator"])
-async def test_large_events_keep_their_place(form: str) -> None:
+async def test_large_events_are_stored_in_order(form: str) -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
         events = [b"a"] * 50 + [b"b" * (9 * MIB)] + [b"c"] * 50 + [b"d" * (2 * MIB), b"e" * (9 * MIB), b"f"]
@@ -338,7 +337,7 @@ def pending_bytes(sender: EventSender) -> int:
         return sum(batch.size for output in sender.outputs.values() for batch in output.pending())
 
 
-async def test_write_many_waits_for_room() -> None:
+async def test_write_many_waits_at_the_memory_limit() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
         w.store.hold = True
@@ -353,7 +352,7 @@ async def test_write_many_waits_for_room() -> None:
         await (await task)
         assert w.stored(0) == events
         w.store.silent = True
-        with pytest.raises(UnavailableError, match="write_many"):
+        with pytest.raises(UnavailableError):
             writer.write_batch(events * 2)
 
 
@@ -362,7 +361,7 @@ async def blocking_sender(w: World) -> EventSender:
     return (await w.manager.create_writer("sc", "st", ack_timeout=120))._sender
 
 
-async def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
+async def test_blocking_write_batch_waits_at_the_memory_limit() -> None:
     async with world() as w:
         writer = await blocking_sender(w)
         w.store.hold = True
@@ -379,7 +378,7 @@ async def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
         await writer.close()
 
 
-async def test_a_batch_that_waits_for_room_ends_with_its_writer() -> None:
+async def test_waiting_batch_of_a_closed_writer_raises() -> None:
     async with world() as w:
         writer = await blocking_sender(w)
         w.store.silent = True
@@ -401,16 +400,16 @@ async def test_a_batch_for_a_sealed_stream_fails() -> None:
             writer.write_batch([b"x"] * 100, keys)
 
 
-async def test_nothing_is_stored_at_once() -> None:
+async def test_empty_batch_is_done_at_once() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
-        nothing: Any
-        for nothing in ([], iter([]), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
-            ack = writer.write_batch(nothing, [])
+        empty: Any
+        for empty in ([], iter([]), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
+            ack = writer.write_batch(empty, [])
             assert ack.done()
 
 
-async def test_a_list_may_change_once_it_was_given() -> None:
+async def test_list_may_be_changed_after_the_call() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
         w.store.silent = True
@@ -427,7 +426,7 @@ async def test_a_list_may_change_once_it_was_given() -> None:
         assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
 
 
-async def test_bytes_of_another_class_are_taken_for_what_they_hold() -> None:
+async def test_subclass_of_bytes_is_stored_by_its_content() -> None:
     class Odd(bytes):
         def __len__(self) -> int:
             return 1
@@ -439,7 +438,7 @@ async def test_bytes_of_another_class_are_taken_for_what_they_hold() -> None:
         assert w.stored(0) == [b"alone", *(b"one of %d" % i for i in range(50))]
 
 
-async def test_values_and_transactions_take_many_too() -> None:
+async def test_write_many_of_values_and_transactions_stores_all() -> None:
     async with world(2) as w:
         words = [f"{i} слово" for i in range(5_000)]
         keys = [f"key{i % 7}" for i in range(5_000)]

@@ -86,7 +86,7 @@ async def test_client_of_either_server_completes_all_operations(tmp_path: Path) 
 
 async def create_and_delete_streams(user: User, manager: StreamManager) -> None:
     for number in itertools.count():
-        if not user.goes_on():
+        if not user.next_round():
             return
         await manager.create_stream("sc", f"made-{number}", 2)
         segments = await manager.current_segments("sc", f"made-{number}")

@@ -106,7 +106,7 @@ def test_whatever_waits_for_a_dead_server_says_so_in_time(nadi_server: Restartab
                 ]
                 for wait in waits:
                     began = time.monotonic()
-                    with pytest.raises(UnavailableError, match=r"can't be reached|was lost|nobody listens at"):
+                    with pytest.raises(UnavailableError):
                         wait()
                     assert time.monotonic() - began < 20
 

@@ -1,7 +1,7 @@
-"""Who may do what: resources and permissions, callers, delegation tokens, TLS.
+"""Authenticate and authorize callers: resources, permissions, delegation tokens, TLS, limits per peer.
 
-A request to the controller (or REST) carries credentials; `Gate` makes a `Caller` of them, and the
-caller's `Permissions` say what it may do on a resource such as `prn::/scope:home/stream:meters`. For
-data the controller issues a delegation token, which says the same about one stream for a limited time, and
-the segment store checks only that token. Controller and segment store share nothing but `TokenKey`.
+A request to the controller (or REST) carries credentials; `Gate` turns these into a `Caller`, whose `Permissions`
+define its rights on a resource such as `prn::/scope:home/stream:meters`. For data access the controller issues a
+delegation token with the rights on one stream for a limited time; the segment store checks only this token. Controller
+and segment store share only the `TokenKey`.
 """

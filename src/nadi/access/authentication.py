@@ -1,11 +1,11 @@
-"""Who is asking: from a request's `authorization` to a Caller, for gRPC and REST alike.
+"""Authenticate requests: turn the `authorization` of a gRPC or REST request into a Caller.
 
     Basic <base64 of user:password>     checked against the users file
     Bearer <JSON Web Token>             checked against the issuer's keys
 
-A password deliberately takes 0.1 to 0.4 s to check, so that is done in threads, two at once. Others wait, a limited
-number per address, with addresses in rotation: someone guessing keeps nobody else from logging in. Correct credentials
-are remembered (by a keyed hash) as long as the user's password stays the same.
+Checking a password deliberately takes 0.1 to 0.4 s, so two threads do it. Other logins wait, a limited number per
+address, with addresses in rotation, so that password guessing doesn't block other addresses. Correct credentials are
+cached (by a keyed hash) until the user's password changes.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NEEDED = "this server needs credentials: Basic (user and password) or Bearer (a token)"
-_WRONG = "the user or the password is wrong"
+_NEEDED = "this server requires credentials: send Basic (user and password) or Bearer (a token)"
+_WRONG = "the user name or the password is wrong"
 
 
 class Gate:
-    """Authenticates callers. `failed_logins` and `refusals` count since the start."""
+    """Authenticator of callers. `failed_logins` and `refusals` count since the start."""
 
     def __init__(self, users: Path | None, bearer: BearerSettings | None = None) -> None:
         if users is None and bearer is None:
-            raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
+            raise InvalidArgumentError("access control requires a users file or keys for bearer tokens")
         self._users = UsersFile(users) if users is not None else None
         self._bearer: BearerKeys | None = None
         if bearer is not None:
-            from nadi.access.bearer import BearerKeys  # most servers need no cryptography
+            from nadi.access.bearer import BearerKeys  # imports cryptography, which most servers don't need
 
             self._bearer = BearerKeys(bearer)
         self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
         self._checking: dict[bytes, _Check] = {}
-        self._shares, self._places = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
+        self._shares, self._permits = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
-        self._nobody = hash_password(secrets.token_hex(16))  # what unknown users are checked against
+        self._dummy_hash = hash_password(secrets.token_hex(16))  # unknown users take the same time to check
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
         self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
-        """Return who sent `authorization`; NotAuthenticatedError if that can't be determined."""
+        """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""
         try:
             return await self._caller(authorization, peer.rpartition(":")[0])
         except NotAuthenticatedError as error:
@@ -73,7 +73,8 @@ class Gate:
     async def authorized(
         self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
     ) -> Caller:
-        """Return the caller if it has `permission` on `resource`; else PermissionDeniedError, as always for None."""
+        """Return the caller if it has `permission` on `resource`; otherwise, and always for None, raise
+        PermissionDeniedError."""
         caller = await self.caller(authorization, peer)
         self.require(caller, resource, permission)
         return caller
@@ -81,10 +82,10 @@ class Gate:
     def require(self, caller: Caller, resource: str, permission: Permission | None) -> None:
         if permission is None:
             self.refusals += 1
-            raise PermissionDeniedError("that is for the server alone to do")
+            raise PermissionDeniedError("only the server itself may do this")
         if not caller.may(resource, permission):
             self.refusals += 1
-            raise PermissionDeniedError(f"{permission.name} on {resource[:700]} is needed and was not granted")
+            raise PermissionDeniedError(f"the request requires {permission.name} on {resource[:700]}: ask for a grant")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -93,7 +94,7 @@ class Gate:
         if not authorization:
             raise NotAuthenticatedError(_NEEDED)
         if len(authorization) > AUTHORIZATION_MAX_CHARS:
-            raise NotAuthenticatedError("the authorization is too long to be right")
+            raise NotAuthenticatedError(f"the authorization is longer than {AUTHORIZATION_MAX_CHARS:,} characters")
         method, _, value = authorization.partition(" ")
         method, value = method.lower(), value.strip()
         if method == "basic" and self._users is not None:
@@ -117,14 +118,12 @@ class Gate:
         try:
             return await check.result()
         finally:
-            if check.is_left and self._checking.get(digest) is check:
-                del self._checking[digest]  # too late for the next caller to join
+            if check.is_abandoned and self._checking.get(digest) is check:
+                del self._checking[digest]  # cancelled, so the next caller can't join it
 
     def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
         if not self._shares.enter(address):
-            raise UnavailableError(
-                "logins are crowded: as many of this address as may are being checked. Try again soon"
-            )
+            raise UnavailableError("too many logins from this address are being checked: try again soon")
         check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
 
         def is_over(_: object) -> None:
@@ -139,28 +138,29 @@ class Gate:
         try:
             name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
-            raise NotAuthenticatedError("the Basic credentials are not base64 of user:password") from None
-        async with self._places.of(address):
+            raise NotAuthenticatedError("the Basic credentials must be the base64 of user:password") from None
+        async with self._permits.of(address):
             user = users.find(name) if colon else None
-            kept = user.password_hash if user is not None else self._nobody
-            right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
-        if user is None or not right:
+            stored_hash = user.password_hash if user is not None else self._dummy_hash
+            loop = asyncio.get_running_loop()
+            is_correct = await loop.run_in_executor(self._threads, is_password, password, stored_hash)
+        if user is None or not is_correct:
             raise NotAuthenticatedError(_WRONG)
         self._known[digest] = user
         return Caller(user.name, user.permissions)
 
 
 class _Check:
-    """The check of one user and password, for all who wait for it; cancelled when nobody does any more."""
+    """The check of one user and password, shared by all its waiters; cancelled when none is left."""
 
     def __init__(self, work: Coroutine[None, None, Caller]) -> None:
         self.task = asyncio.create_task(work)
-        self.task.add_done_callback(_seen)
+        self.task.add_done_callback(_retrieve_error)
         self._waiting = 0
 
     @property
-    def is_left(self) -> bool:
-        """Whether nobody waits for it any more."""
+    def is_abandoned(self) -> bool:
+        """Whether the check has no waiters left."""
         return not self._waiting
 
     async def result(self) -> Caller:
@@ -173,7 +173,7 @@ class _Check:
                 self.task.cancel()
 
 
-def _seen(task: asyncio.Task[Caller]) -> None:
-    """Its error was for those who waited: if they left, nobody needs it."""
+def _retrieve_error(task: asyncio.Task[Caller]) -> None:
+    """Mark the error as retrieved, so that asyncio doesn't complain if all waiters left."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""Bearer credentials: JSON Web Tokens from an external issuer, with a claim that says what the bearer may do.
+"""Check bearer credentials: JSON Web Tokens from an external issuer, with a claim that lists the bearer's grants.
 
-The issuer's public keys come from a PEM file, a JSON Web Key Set file, or the https address of one.
-Signature, `iss`, `aud` and `exp` are checked. The claim holds grants as the users file does:
+The issuer's public keys come from a PEM file, a JSON Web Key Set file, or an https address. The signature, `iss`, `aud`
+and `exp` are checked. The claim contains grants in the users file's syntax:
 
     {"sub": "ann", "iss": "https://id.example", "aud": "nadi", "exp": ...,
      "nadi": ["prn::/scope:home/*,READ_UPDATE"]}
@@ -24,14 +24,14 @@ from nadi.errors import InvalidArgumentError, NotAuthenticatedError, Unavailable
 from nadi.limits import BEARER_KEYS_AGE_S, BEARER_KEYS_REFRESH_S
 
 _FETCH_TIMEOUT_S = 5.0
-# never HS*: a public key isn't secret, so whoever knows it could sign
+# never HS*: a public key isn't secret, so anyone could sign with it
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
 class BearerSettings:
-    """Where the keys are (a path, or an https address), and what a token must say."""
+    """Location of the keys (a path, or an https address) and the required contents of a token."""
 
     keys: str
     issuer: str
@@ -40,15 +40,15 @@ class BearerSettings:
 
 
 class BearerKeys:
-    """Checks tokens according to `settings`. Raises InvalidArgumentError if the keys can't be used."""
+    """Checker of tokens according to `settings`. Raises InvalidArgumentError if the keys are invalid."""
 
     def __init__(self, settings: BearerSettings) -> None:
         if not settings.issuer or not settings.audience:
-            raise InvalidArgumentError("bearer tokens need an issuer and an audience to be checked against")
-        try:  # now, for without it no key is understood, and each login would fail
+            raise InvalidArgumentError("bearer tokens can't be checked: configure an issuer and an audience")
+        try:  # fail now, not at each login, because keys can't be parsed without it
             import cryptography  # noqa: F401
         except ImportError:
-            raise InvalidArgumentError('bearer tokens need more: pip install "nadi[bearer]"') from None
+            raise InvalidArgumentError('bearer tokens can\'t be checked: pip install "nadi[bearer]"') from None
         self._settings = settings
         self._pem: Any = None
         self._set: dict[str | None, jwt.PyJWK] = {}
@@ -59,7 +59,7 @@ class BearerKeys:
         if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK):
             self._address = settings.keys
         elif address.scheme == "http":
-            raise InvalidArgumentError(f"the keys at {settings.keys} could be anybody's: use https")
+            raise InvalidArgumentError(f"the keys at {settings.keys} can't be trusted over http: use https")
         else:
             self._load_file(Path(settings.keys))
 
@@ -73,11 +73,11 @@ class BearerKeys:
             else:
                 self._set = _by_id(jwt.PyJWKSet.from_json(data.decode()))
         except (OSError, ValueError, jwt.PyJWTError) as error:
-            raise InvalidArgumentError(f"the bearer keys in {path} can't be used: {error}") from error
+            raise InvalidArgumentError(f"the bearer keys in {path} can't be loaded: {error}") from error
 
     async def caller(self, text: str) -> Caller:
-        """Return who bears the token; NotAuthenticatedError if anything about it is wrong."""
-        wrong = NotAuthenticatedError("the bearer token is not valid: it may have expired; get another")
+        """Return the token's bearer; raise NotAuthenticatedError if the token is invalid."""
+        invalid = NotAuthenticatedError("the bearer token is invalid or has expired: get a new one")
         try:
             key, algorithms = await self._key(text)
             claims = jwt.decode(
@@ -92,36 +92,36 @@ class BearerKeys:
             if not isinstance(grants, str) and not (
                 isinstance(grants, list) and all(isinstance(grant, str) for grant in grants)
             ):
-                raise wrong
+                raise invalid
             return Caller(str(claims.get("sub", "")), Permissions.parse(grants))
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise wrong from None
+            raise invalid from None
 
     async def _key(self, text: str) -> tuple[Any, list[str]]:
         if self._pem is not None:
             return self._pem, _ALGORITHMS
-        wanted = jwt.get_unverified_header(text).get("kid")
+        key_id = jwt.get_unverified_header(text).get("kid")
         if self._address:
-            await self._fetch(wanted)
-        found = self._set.get(wanted)
-        if found is None and wanted is None and len(self._set) == 1:
-            (found,) = self._set.values()
-        if found is None:
-            raise NotAuthenticatedError("the bearer token was signed with a key that is not known here")
-        return found.key, [found.algorithm_name]
+            await self._fetch(key_id)
+        key = self._set.get(key_id)
+        if key is None and key_id is None and len(self._set) == 1:
+            (key,) = self._set.values()
+        if key is None:
+            raise NotAuthenticatedError("the bearer token was signed with an unknown key: check its issuer")
+        return key.key, [key.algorithm_name]
 
-    async def _fetch(self, wanted: str | None) -> None:
-        """Make sure the key set is recent, and holds the wanted key if the issuer has it."""
+    async def _fetch(self, key_id: str | None) -> None:
+        """Fetch the key set if it is old, or if it lacks the key and was not fetched recently."""
         async with self._reading:
             age = time.monotonic() - self._read_at
-            if age < (BEARER_KEYS_AGE_S if wanted in self._set else BEARER_KEYS_REFRESH_S):
+            if age < (BEARER_KEYS_AGE_S if key_id in self._set else BEARER_KEYS_REFRESH_S):
                 return
             self._read_at = time.monotonic()
             client = jwt.PyJWKClient(self._address, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
             try:
                 self._set = _by_id(await asyncio.to_thread(client.get_jwk_set))
             except jwt.PyJWTError as error:
-                if wanted not in self._set:
+                if key_id not in self._set:
                     raise UnavailableError(f"the bearer keys at {self._address} are unavailable: {error}") from error
 
 

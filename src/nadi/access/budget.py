@@ -1,9 +1,10 @@
-"""One budget for all bytes that a server holds for its peers, so that none of them can take what others need.
+"""Limit the bytes that a server buffers for its peers, so that no peer can use up the memory of others.
 
-Half of it is for data received but not handled yet, half for data to be sent but not taken yet, so readers that don't
-take their data hold up no writer. Each connection has an account for each direction. An account may hold no more than
-a share of what is free, so shares shrink as more is held. The last quarter is for accounts that hold little, and every
-account gets a few bytes, or a newcomer couldn't even ask. Whoever finds no room waits until some is given back.
+One half of the budget is for received data that is not handled yet, the other for data that is not sent yet, so that
+slow readers don't delay writers. Each connection has an account in each half. An account may hold at most a share of
+the free bytes, so shares shrink as more is held. The last quarter is for accounts that hold little, and every account
+gets a few bytes, so that a newcomer can at least send a request. Connections without capacity wait for bytes to be
+released.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Callable
 from nadi.limits import PEERS_BYTES, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, PEERS_SHARE, WAKES_A_TURN
 
 Waiter = Callable[[], None]
-_KEPT_FOR_LITTLE = 4  # this part
+_RESERVED_PART = 4  # a quarter is reserved for accounts that hold little
 
 
 class Budget:
-    """The budget's two halves. `peak_bytes` is at least the most that was ever held at one time."""
+    """The two halves of the budget. `peak_bytes`: an upper bound of the most bytes ever held at one time."""
 
     def __init__(self, total_bytes: int = PEERS_BYTES) -> None:
         self.total_bytes = total_bytes
@@ -36,67 +37,67 @@ class Budget:
 
     @property
     def waiting(self) -> int:
-        """How many are waiting for room."""
+        """The number of waiting connections."""
         return self.receiving.waiting + self.sending.waiting
 
 
 class Pool:
-    """One half: `account` for a connection; `held_bytes` now, and `peak_bytes` at most so far."""
+    """One half of the budget; `held_bytes`: now, `peak_bytes`: the maximum so far."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
         self.share_bytes = self._share_bytes()  # what one account may hold now
-        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # ordered, and its first is found at once
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # its first entry is found in constant time
         self._is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
 
     def _share_bytes(self) -> int:
         free = self.total_bytes - self.held_bytes
-        much = (free - self.total_bytes // _KEPT_FOR_LITTLE) // PEERS_SHARE
-        return max(PEERS_LEAST_BYTES, min(PEERS_LITTLE_BYTES, free // PEERS_SHARE), much)
+        unreserved = (free - self.total_bytes // _RESERVED_PART) // PEERS_SHARE
+        return max(PEERS_LEAST_BYTES, min(PEERS_LITTLE_BYTES, free // PEERS_SHARE), unreserved)
 
     @property
     def largest_share_bytes(self) -> int:
-        """What one account could hold if nobody else held anything."""
-        return max(PEERS_LEAST_BYTES, (self.total_bytes - self.total_bytes // _KEPT_FOR_LITTLE) // PEERS_SHARE)
+        """The share of an account if all bytes are free."""
+        return max(PEERS_LEAST_BYTES, (self.total_bytes - self.total_bytes // _RESERVED_PART) // PEERS_SHARE)
 
     @property
     def waiting(self) -> int:
-        """How many are waiting for room."""
+        """The number of waiting accounts."""
         return len(self._waiting)
 
     def account(self) -> Account:
-        """A new account, for the thread of the running loop."""
+        """Return a new account, for the thread of the running loop."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         return Account(self)
 
     def wait(self, waiter: Waiter) -> None:
-        """Call it once after room was given back; it checks again, and may wait again."""
+        """Call `waiter` once after bytes were released; it checks its share and may wait again."""
         self._waiting[waiter] = None
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits no longer."""
+        """Remove a waiter."""
         self._waiting.pop(waiter, None)
 
     @property
-    def is_at_home(self) -> bool:
-        """Whether this is the loop's thread."""
+    def is_loop_thread(self) -> bool:
+        """Whether the caller runs in the loop's thread."""
         return threading.get_ident() == self._thread
 
-    def at_home(self, function: Callable[[], None]) -> None:
-        """Call it in the loop's thread."""
+    def call_in_loop(self, function: Callable[[], None]) -> None:
+        """Schedule a call in the loop's thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
     def change(self, count: int) -> None:
-        """For accounts: hold `count` more bytes, or fewer if it is negative."""
+        """Hold `count` more bytes, or fewer if negative; called by accounts."""
         assert self._loop is not None
         self.held_bytes += count
-        self.share_bytes = self._share_bytes()  # computed here, as it is asked for more often
+        self.share_bytes = self._share_bytes()  # computed here, because it is read more often
         if count > 0:
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         elif self._waiting and not self._is_due:
@@ -104,7 +105,7 @@ class Pool:
             self._loop.call_soon(self._wake, len(self._waiting))
 
     def _wake(self, count: int) -> None:
-        """Let each of those waiting now check once, a few per loop turn, the longest-waiting first."""
+        """Call each current waiter once, the oldest first, a few per loop iteration."""
         self._is_due = False
         for _ in range(min(count, WAKES_A_TURN, len(self._waiting))):
             waiter, _ = self._waiting.popitem(last=False)
@@ -116,7 +117,7 @@ class Pool:
 
 
 class Account:
-    """What is held for one connection, in one direction."""
+    """The bytes held for one connection in one direction."""
 
     __slots__ = ("_pool", "held_bytes")
 
@@ -126,34 +127,34 @@ class Account:
 
     @property
     def room_bytes(self) -> int:
-        """How much more it may hold."""
+        """How many more bytes the account may hold."""
         return max(0, self._pool.share_bytes - self.held_bytes)
 
     async def room(self) -> None:
-        """Wait until it may hold more."""
+        """Wait until the account may hold more bytes."""
         while not self.room_bytes:
-            came = asyncio.Event()
-            self._pool.wait(came.set)
+            released = asyncio.Event()
+            self._pool.wait(released.set)
             try:
-                await came.wait()
+                await released.wait()
             finally:
-                self._pool.forget(came.set)
+                self._pool.forget(released.set)
 
     def take(self, size_bytes: int) -> None:
-        """Hold that much more, or less if it is negative; a caller that can wait checks `room_bytes` first."""
+        """Hold `size_bytes` more, or fewer if negative; callers that can wait check `room_bytes` first."""
         self.held_bytes += size_bytes
         self._pool.change(size_bytes)
 
     def give(self, size_bytes: int) -> None:
-        """Hold that much less. From any thread: garbage collection there may drop the last reference to a buffer."""
-        if not self._pool.is_at_home:
-            self._pool.at_home(lambda: self.give(size_bytes))
+        """Release `size_bytes`; callable from any thread, because garbage collection may free a buffer in any."""
+        if not self._pool.is_loop_thread:
+            self._pool.call_in_loop(lambda: self.give(size_bytes))
             return
         self.held_bytes -= size_bytes
         self._pool.change(-size_bytes)
 
     def hold(self, size_bytes: int) -> None:
-        """Hold that much from now on."""
+        """Hold exactly `size_bytes` from now on."""
         change, self.held_bytes = size_bytes - self.held_bytes, size_bytes
         if change:
             self._pool.change(change)

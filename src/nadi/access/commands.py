@@ -1,7 +1,7 @@
-"""What each wire command does, and to which segments.
+"""Map wire commands to acts on segments.
 
-One table for both ends: the segment store checks commands against it, and a client asks for tokens by it.
-`nadi.access.names` says what an act needs. Commands not listed here carry no token.
+Both ends use this table: the segment store to check commands, a client to request tokens. `nadi.access.names` defines
+the permissions that an act needs. Commands not listed here carry no token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.LocateChunks: Act.READ,
     wire.ListMoments: Act.READ,
     wire.ListEventSizes: Act.READ,
-    wire.GetSegmentLoads: Act.READ,  # of a name that only the server may read
+    wire.GetSegmentLoads: Act.READ,  # on a name that only the server may read
     wire.GetTableSegmentInfo: Act.READ,
     wire.ReadTable: Act.READ,
     wire.ReadTableKeys: Act.READ,
@@ -35,8 +35,8 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.UpdateTableEntries: Act.WRITE,
     wire.UpdateTableToFreeRoom: Act.FREE_ROOM,
     wire.RemoveTableKeys: Act.WRITE,
-    wire.CreateTransientSegment: Act.WRITE,  # to its parent, and it must be one that can have such segments
-    wire.MergeSegments: Act.WRITE,  # to the target
+    wire.CreateTransientSegment: Act.WRITE,  # on the parent, which must be of a kind with transient segments
+    wire.MergeSegments: Act.WRITE,  # on the target
     wire.MergeSegmentsBatch: Act.WRITE,
     wire.TruncateSegment: Act.TRUNCATE,
     wire.SealSegment: Act.SEAL,
@@ -50,12 +50,12 @@ ACTS: dict[type[wire.Command], Act] = {
 
 
 def token_permission(kind: type[wire.Command]) -> Permission:
-    """What a client's token for such a command has to permit."""
+    """Return the permission that a client's token needs for such a command."""
     return Permission.READ if ACTS[kind] is Act.READ else Permission.READ_UPDATE
 
 
 def acts_of(command: Any) -> Sequence[tuple[str, Act]]:
-    """What a command in the table does to each segment it names."""
+    """Return (segment, act) for each segment that a command names; the command must be in the table."""
     act = ACTS[type(command)]
     match command:
         case wire.MergeSegments():
@@ -63,6 +63,6 @@ def acts_of(command: Any) -> Sequence[tuple[str, Act]]:
         case wire.MergeSegmentsBatch():
             return ((command.target, act), *((source, Act.MERGE) for source in command.sources))
         case wire.CreateTransientSegment():
-            made = transient_segment_name(command.parent_segment, command.writer_id, bytes(16))
-            return ((command.parent_segment, act), (made, act))
+            transient = transient_segment_name(command.parent_segment, command.writer_id, bytes(16))
+            return ((command.parent_segment, act), (transient, act))
     return ((command.segment, act),)

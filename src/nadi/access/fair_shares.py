@@ -1,13 +1,13 @@
-"""Shares of addresses: how much of something each may have in progress, and whose turn it is.
+"""Share limited capacity fairly among addresses.
 
-`Shares` refuses: an address may have as much in progress as is left for others: half of all if it is alone, and less
-the more addresses there are. So a newcomer always finds some.
+`Shares` rejects: an address may use as much as remains free for others, so half of the total if it is alone, and less
+the more addresses there are. This always leaves some for a newcomer.
 
-`Places` makes callers wait: a few are at work, and the rest of each owner (an address, a connection) follow in order,
-with owners in rotation. So whoever asks for a lot makes only itself wait, and a caller from elsewhere is next.
+`Places` makes callers wait: a few run, and the waiting ones of each owner (an address, a connection) follow in order,
+with owners in rotation. So an owner with many requests delays only its own, and another owner is next.
 
-`LoopTurns` starts a little per turn of the loop, which is shared with the segment store: a flood of calls or requests
-from one peer must not delay appends or other peers' requests for long.
+`LoopTurns` limits the work started per iteration of the event loop, which the segment store uses, too: a flood of
+requests from one peer must not delay appends or the requests of other peers for long.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nadi.errors import UnavailableError
 
 T = TypeVar("T")
 Ticket = asyncio.Future[None]
-Work = Callable[[], bool]  # says whether there was anything to do
+Work = Callable[[], bool]  # returns whether it did anything
 
 
 class Rotation(Generic[T]):
-    """Waiting items, in order for each owner; owners are served in rotation.
+    """Queue of items, in order for each owner; owners are served in rotation.
 
     >>> rotation = Rotation[str]()
     >>> for owner, item in [("flood", "a"), ("flood", "b"), ("flood", "c"), ("good", "d")]:
@@ -36,7 +36,7 @@ class Rotation(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._queues: OrderedDict[Hashable, deque[T]] = OrderedDict()  # none is empty; the first is the next
+        self._queues: OrderedDict[Hashable, deque[T]] = OrderedDict()  # no empty queues; the first is the next
         self._size = 0
 
     def __len__(self) -> int:
@@ -47,13 +47,13 @@ class Rotation(Generic[T]):
         self._size += 1
 
     def take(self) -> T:
-        """Remove and return the oldest item of the owner whose turn it is; IndexError if nothing waits."""
+        """Remove and return the oldest item of the next owner; raise IndexError if the queue is empty."""
         if not self._queues:
-            raise IndexError("nothing waits")
+            raise IndexError("the rotation is empty")
         owner, queue = self._queues.popitem(last=False)
         item = queue.popleft()
         if queue:
-            self._queues[owner] = queue  # after the others
+            self._queues[owner] = queue  # behind the other owners
         self._size -= 1
         return item
 
@@ -69,7 +69,8 @@ class Rotation(Generic[T]):
 
 
 class Shares:
-    """At most `most` at once: call `enter`, and if it returns True, `leave` later. refused: how often it didn't.
+    """Limit of `most` in progress at once: call `enter` and, if it returns True, `leave` later. refused: how often
+    `enter` returned False.
 
     >>> shares = Shares(4)
     >>> [shares.enter("flood") for _ in "abc"], shares.enter("good")
@@ -82,7 +83,7 @@ class Shares:
         self._of_address: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
-        """Return whether one more from that address may start, and count it if so."""
+        """Count one more from this address, if allowed; return whether it is."""
         if self._of_address.get(address, 0) >= self._left:
             self.refused += 1
             return False
@@ -92,7 +93,7 @@ class Shares:
 
     @property
     def entered(self) -> int:
-        """How many are in progress."""
+        """The number in progress."""
         return self._most - self._left
 
     def leave(self, address: str) -> None:
@@ -103,18 +104,18 @@ class Shares:
 
 
 class Places:
-    """`async with places.of(owner)`; or `queue` a ticket, await it, and `leave`. On one event loop. A caller may take
-    several: bytes, say."""
+    """Permits for `most` callers, or for another unit such as bytes, on one event loop. Use `async with
+    places.of(owner)`; or `queue` a ticket, await it, and `leave`."""
 
     def __init__(self, most: int) -> None:
         self._most = self._free = most
         self._waiting = Rotation[tuple[Ticket, int]]()
-        self._next: tuple[Ticket, int] | None = None  # its turn has come, but not all of its places are free
+        self._next: tuple[Ticket, int] | None = None  # first in line, but not enough places are free
 
     @asynccontextmanager
     async def of(self, owner: Hashable, count: int = 1, *, limit_s: float | None = None) -> AsyncIterator[None]:
-        """Hold so many of the places, all at most, once it is this owner's turn; a caller that gives up while waiting
-        takes none. UnavailableError: its turn hasn't come within `limit_s`."""
+        """Hold `count` places, but at most all, once it is this owner's turn; a cancelled caller holds none. Raises
+        UnavailableError after waiting `limit_s`."""
         ticket: Ticket = asyncio.get_running_loop().create_future()
         count = min(count, self._most)
         self.queue(owner, ticket, count)
@@ -126,10 +127,10 @@ class Places:
                 self._waiting.discard(owner, (ticket, count))
                 self._call()
             else:
-                self.leave(count)  # the places came but are no longer wanted
+                self.leave(count)  # granted and cancelled at the same time
             if isinstance(error, TimeoutError):
                 raise UnavailableError(
-                    f"others have had all the room there is for {limit_s:.0f} s: try again"
+                    f"the server had no capacity within {limit_s:.0f} s because of other requests: try again"
                 ) from error
             raise
         try:
@@ -138,13 +139,13 @@ class Places:
             self.leave(count)
 
     def queue(self, owner: Hashable, ticket: Ticket, count: int = 1) -> None:
-        """Set the ticket's result when it is the owner's turn; a ticket queued for several owners is called at the
-        first turn of any. A cancelled ticket takes no place."""
+        """Set the ticket's result when it is the owner's turn. A ticket queued for several owners is called at the
+        first turn of any of them, and a cancelled ticket holds no place."""
         self._waiting.put(owner, (ticket, count))
         self._call()
 
     def leave(self, count: int = 1) -> None:
-        """Give back the places of a ticket that was called."""
+        """Release the places of a called ticket."""
         self._free += count
         self._call()
 
@@ -154,23 +155,23 @@ class Places:
             ticket, count = self._next
             if not ticket.done():
                 if count > self._free:
-                    return  # those after it wait, too, or it would wait forever
+                    return  # later tickets wait, too, otherwise a large one would wait forever
                 self._free -= count
                 ticket.set_result(None)
             self._next = None
 
 
 class LoopTurns:
-    """Starts a little work per turn of the loop: `await turns.mine(peer)` before it, or `turns.ask(peer, work)`."""
+    """Limit of `most` pieces of work started per loop iteration: `await turns.mine(peer)` before the work, or pass it
+    to `turns.ask(peer, work)`."""
 
     def __init__(self, most: int) -> None:
-        """most: how many start in one turn of the loop."""
         self._most = self._left = most
         self._waiting = Rotation[Work]()
         self._is_due = False
 
     def ask(self, peer: str, work: Work) -> None:
-        """Do the work when it is this peer's turn, which may be now."""
+        """Run the work when it is this peer's turn, possibly now."""
         loop = asyncio.get_running_loop()
         if not self._is_due:
             self._is_due = True
@@ -186,7 +187,7 @@ class LoopTurns:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def begin() -> bool:
-            if turn.done():  # it was given up
+            if turn.done():  # cancelled
                 return False
             turn.set_result(None)
             return True
@@ -198,7 +199,7 @@ class LoopTurns:
         self._left = self._most
         while self._left and self._waiting:
             work = self._waiting.take()
-            self._left -= 1  # before the work, which may ask for another turn
+            self._left -= 1  # before the work, which may call `ask`
             if not work():
                 self._left += 1
         self._is_due = bool(self._waiting) or self._left < self._most

@@ -1,8 +1,8 @@
-"""A port that accepts a limited number of connections, in all and from one address, counted as soon as they connect.
+"""Accept a limited number of connections on a port, in total and per address, counted from the moment they connect.
 
-A connection is a guest. It is loose if its peer hasn't yet shown what it wants, or has sent half of something. When
-the door is full, the guest that has been loose longest makes way for the next. So a peer that says at once what it
-wants finds a place, however many silent ones connect. TLS handshakes count, and have a deadline.
+A connection is a guest. It is idle while its peer has not sent a complete request. When the limit is reached, the guest
+that has been idle longest is evicted for the next one. So a peer that sends a request immediately is accepted,
+regardless of the number of silent connections. TLS handshakes count, and have a deadline.
 """
 
 from __future__ import annotations
@@ -23,81 +23,81 @@ from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
 
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_DOORS = 3  # that accept connections: the segment store's, gRPC's and REST's
-_RECORD_HEAD_BYTES = 5  # of TLS: type, version, length
-_RECORD_BYTES = 1 << 14  # at most, after that
-_HANDSHAKE = 22  # the type of the record that a hello comes in
-_PAUSE_S = 0.1  # when the system has no room for a connection
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LISTENERS = 3  # per process: for the segment store, gRPC and REST
+_RECORD_HEAD_BYTES = 5  # a TLS record's type, version and length
+_RECORD_BYTES = 1 << 14  # maximum length of a TLS record's body
+_HANDSHAKE = 22  # type of the TLS record that contains a ClientHello
+_PAUSE_S = 0.1  # pause after the system ran out of resources
 
 
 async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """Sockets at all addresses that `host` stands for, to `listen` with; OSError if one is unavailable. shared: other
-    processes may listen at that port, too."""
-    found = await asyncio.get_running_loop().getaddrinfo(
+    """Bind sockets at all addresses of `host`, for `listen`; raise OSError if one is unavailable. shared: allow other
+    processes to listen at the port, too."""
+    addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    made: list[socket.socket] = []
+    bound: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            made.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
+            sock = socket.socket(family, kind, protocol)
+            bound.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if shared:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((address[0], port or made[0].getsockname()[1], *address[2:]))
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port or bound[0].getsockname()[1], *address[2:]))
     except OSError:
-        for one in made:
-            one.close()
+        for sock in bound:
+            sock.close()
         raise
-    return made
+    return bound
 
 
 def files_left(most: int) -> int:
-    """Return `most` connections, or fewer if the process may not open that many files besides those storage needs."""
+    """Return `most`, or fewer if the limit on open files, minus the files for storage, allows fewer connections."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return most if allowed == resource.RLIM_INFINITY else max(1, min(most, (allowed - FILES_FOR_STORAGE) // _DOORS))
+    return most if allowed == resource.RLIM_INFINITY else max(1, min(most, (allowed - FILES_FOR_STORAGE) // _LISTENERS))
 
 
 def raise_file_limit() -> None:
-    """Raise the limit on open files as far as allowed: the default is a tenth of that, or less."""
+    """Raise the soft limit on open files to the hard limit, which is at least ten times the default."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Guest:
-    """One connection, as the door sees it; its protocol says `settle`, `loosen` and `leave`."""
+    """An accepted connection; its protocol calls `settle`, `loosen` and `leave`."""
 
     __slots__ = ("_listener", "address", "is_extra", "protocol", "task")
 
     def __init__(self, listener: Listener, address: str, is_extra: bool) -> None:
         self._listener = listener
         self.address = address
-        self.is_extra = is_extra  # above the limit: for short questions only
-        self.task: asyncio.Task[None] | None = None  # while it shakes hands
+        self.is_extra = is_extra  # above the limit: for short requests only
+        self.task: asyncio.Task[None] | None = None  # during the handshake
         self.protocol: asyncio.BaseProtocol | None = None
 
     def settle(self) -> None:
-        """Its peer has shown what it wants: it stays."""
-        self._listener.loose.pop(self, None)
+        """Mark the connection as busy, after a complete request: it isn't evicted."""
+        self._listener.idle.pop(self, None)
 
     def loosen(self) -> None:
-        """Nothing is in progress for it: it may be ended to make room."""
+        """Mark the connection as idle: it may be evicted."""
         if self in self._listener.guests:
-            self._listener.loose[self] = None
+            self._listener.idle[self] = None
 
     def leave(self) -> None:
-        self._listener.left(self)
+        self._listener.remove(self)
 
 
 class Listener:
-    """`listen`, then `close`. `make` returns a guest's protocol, `end` ends a guest's connection at once.
+    """Acceptor of connections: `listen`, then `close`.
 
-    `end` may be called for a protocol that has no transport yet. most: connections in all; most_of_address: from one
-    address; extra: beyond these, for guests marked `is_extra`.
-    `refused` and `ended` count connections that found no place, and those that had to make way for others.
+    make: returns a guest's protocol. end: closes a guest's connection immediately; the protocol may lack a transport.
+    most: limit of connections in total; most_of_address: per address; extra: beyond these, for guests marked
+    `is_extra`. `refused` and `ended` count rejected and evicted connections.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Listener:
         self._most, self._most_of_address, self._extra = most, most_of_address, extra
         self._extras = 0
         self.guests: set[Guest] = set()
-        self.loose: dict[Guest, None] = {}
+        self.idle: dict[Guest, None] = {}  # longest idle first
         self._of_address: Counter[str] = Counter()
         self.refused = self.ended = 0
-        self._report = SeldomWarning(log, f"{name}: %d connections found no place or had to go, the last from %s: %s")
+        self._report = SeldomWarning(log, f"{name}: %d connections were rejected or evicted, the last from %s: %s")
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
         self._handshakes = LoopTurns(TLS_HANDSHAKES_A_TURN)
@@ -126,25 +126,25 @@ class Listener:
     def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on sockets that are already bound."""
         self._sockets, self._tls = sockets, tls
-        for one in sockets:
-            one.setblocking(False)
-            one.listen(1024)
-            self._resume(one)
+        for listening in sockets:
+            listening.setblocking(False)
+            listening.listen(1024)
+            self._resume(listening)
 
     def close(self) -> None:
-        """Accept no more; guests stay."""
+        """Stop accepting connections; guests stay connected."""
         sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            asyncio.get_running_loop().remove_reader(one)
-            one.close()
+        for listening in sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
         for task in self._tasks:
             task.cancel()
 
-    def left(self, guest: Guest) -> None:
-        """The guest is gone."""
+    def remove(self, guest: Guest) -> None:
+        """Stop counting a closed connection."""
         if guest in self.guests:
             self.guests.discard(guest)
-            self.loose.pop(guest, None)
+            self.idle.pop(guest, None)
             self._extras -= guest.is_extra
             self._of_address[guest.address] -= 1
             if not self._of_address[guest.address]:
@@ -159,12 +159,12 @@ class Listener:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if error.errno in _OUT_OF_RESOURCES:
                     self._report("the system", error)
                     asyncio.get_running_loop().remove_reader(listening)
                     asyncio.get_running_loop().call_later(_PAUSE_S, self._resume, listening)
                     return
-                continue  # it left before it was let in
+                continue  # the peer closed the connection meanwhile
             self._admit(accepted, str(address[0]))
 
     def _resume(self, listening: socket.socket) -> None:
@@ -173,48 +173,48 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
         is_extra = False
-        is_full_of_it = self._of_address[address] >= self._most_of_address
-        if is_full_of_it or len(self.guests) - self._extras >= self._most:
-            gone = self._make_place(address if is_full_of_it else "")
-            is_extra = gone.is_extra if gone is not None else self._extras < self._extra
-            if gone is None and not is_extra:
+        is_address_full = self._of_address[address] >= self._most_of_address
+        if is_address_full or len(self.guests) - self._extras >= self._most:
+            evicted = self._evict(address if is_address_full else "")
+            is_extra = evicted.is_extra if evicted is not None else self._extras < self._extra
+            if evicted is None and not is_extra:
                 self.refused += 1
-                self._report(address, "no place")
+                self._report(address, "the limit is reached and all connections are busy")
                 accepted.close()
                 return
         accepted.setblocking(False)
         guest = Guest(self, address, is_extra)
         self.guests.add(guest)
-        self.loose[guest] = None
+        self.idle[guest] = None
         self._extras += is_extra
         self._of_address[address] += 1
-        guest.task = task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
+        guest.task = task = asyncio.get_running_loop().create_task(self._connect(guest, accepted))
         self._tasks[task] = None
-        task.add_done_callback(partial(self._let_go, accepted))
+        task.add_done_callback(partial(self._connected, accepted))
 
-    def _let_go(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    def _connected(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if task.cancelled():  # before its first step, so that nothing in it ran; it never lets a later one through
+        if task.cancelled():  # before its first step: `_connect` handles later cancellations itself
             accepted.close()
 
-    def _make_place(self, address: str) -> Guest | None:
-        """End the guest that has been loose longest, from `address` unless that is empty, and return it."""
-        found = next((guest for guest in self.loose if not address or guest.address == address), None)
-        if found is None:
+    def _evict(self, address: str) -> Guest | None:
+        """Close and return the guest that has been idle longest, of `address` unless that is empty."""
+        guest = next((guest for guest in self.idle if not address or guest.address == address), None)
+        if guest is None:
             return None
         self.ended += 1
-        self._report(found.address, "it had nothing under way, and others came")
-        self.left(found)
-        if found.protocol is not None:
-            self._end(found.protocol)
-        elif found.task is not None:
-            found.task.cancel()
-        return found
+        self._report(guest.address, "it was idle when the limit was reached")
+        self.remove(guest)
+        if guest.protocol is not None:
+            self._end(guest.protocol)
+        elif guest.task is not None:
+            guest.task.cancel()
+        return guest
 
-    async def _let_in(self, guest: Guest, accepted: socket.socket) -> None:
-        made = self._make(guest)
+    async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
+        protocol = self._make(guest)
         if self._tls is None:
-            guest.protocol = made
+            guest.protocol = protocol
         loop = asyncio.get_running_loop()
         timeout_s: float | None = None
         try:
@@ -224,19 +224,21 @@ class Listener:
                     await _hello(accepted)
                     await self._handshakes.mine(guest.address)
                 timeout_s = max(1.0, timeout_s - (loop.time() - began))
-            await loop.connect_accepted_socket(lambda: made, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s)
+            await loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
         except BaseException as error:
             guest.leave()
-            self._end(made)
+            self._end(protocol)
             accepted.close()
-            if not isinstance(error, OSError | asyncio.CancelledError):  # those are the peer's doing, or ours
-                log.error("a connection could not be taken", exc_info=error)
+            if not isinstance(error, OSError | asyncio.CancelledError):  # expected: caused by the peer, or by us
+                log.error("a connection could not be accepted", exc_info=error)
         else:
-            guest.task, guest.protocol = None, made
+            guest.task, guest.protocol = None, protocol
 
 
 async def _hello(accepted: socket.socket) -> None:
-    """Wait until the first TLS record has fully arrived, or bytes that aren't one; consume nothing."""
+    """Wait until the first TLS record has arrived completely, or other bytes; consume nothing."""
     await _arrived(accepted, _RECORD_HEAD_BYTES)
     head = accepted.recv(_RECORD_HEAD_BYTES, socket.MSG_PEEK)
     if len(head) == _RECORD_HEAD_BYTES and head[0] == _HANDSHAKE:
@@ -245,12 +247,12 @@ async def _hello(accepted: socket.socket) -> None:
 
 
 async def _arrived(accepted: socket.socket, size_bytes: int) -> None:
-    """Wait for that many bytes, or the end of input: the system wakes us for no less."""
+    """Wait for `size_bytes` bytes or the end of input; SO_RCVLOWAT suppresses earlier wakeups."""
     loop = asyncio.get_running_loop()
-    came: asyncio.Future[None] = loop.create_future()
+    readable: asyncio.Future[None] = loop.create_future()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
-    loop.add_reader(accepted, lambda: None if came.done() else came.set_result(None))
+    loop.add_reader(accepted, lambda: None if readable.done() else readable.set_result(None))
     try:
-        await came
+        await readable
     finally:
         loop.remove_reader(accepted)

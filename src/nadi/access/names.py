@@ -1,23 +1,23 @@
-"""Who may do what to a name: one table, for every entrance.
+"""Define the rights on names in one table, for gRPC, REST and the segment store.
 
-Most names were given to streams and tables by users. The others belong to parts of something, or to the server, and
-allow less than a stream does: others may do only what clients need, and the rest is for the server alone, whose token
-permits everything. For each kind of name, `RIGHTS` says which permission a caller needs on which resource to have a
-request carried out or a token issued, what that token permits, and what it allows on a segment. Anything not in the
-table is for the server alone.
+Most names are chosen by users, for streams and tables. Other names are internal and allow callers only the requests
+that clients need; all other requests are reserved for the server, whose token permits everything. For each kind of
+name, `RIGHTS` defines the permission and the resource that a request or a token requires, the permission that the token
+contains, and the acts that it allows on segments. Anything not in the table is reserved for the server.
 
-The full name decides its kind: one that merely starts like a kind, or combines several, is unknown, as is any other
-with a leading underscore; unknown names are for the server alone too.
+The complete name determines its kind: a name that only starts like a kind, or combines several, is unknown, and so is
+any other name with a leading underscore; unknown names are reserved for the server, too.
 
-    _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do _RG<group>
-    the state of a Java reader group: its readers write and truncate it _RG<group>_kvtable   the state of nadi's: its
-    readers write it, and whoever creates the group creates it <name>_kvtable       a table: of a user, of Python's
-    reader groups, a partition of a key-value table _bookmarks_kvtable   a table that nadi's clients share in a scope,
-    as are the others of CLIENT_TABLES; deleted with the scope _system/...          the controller's tables
-    _cluster/scrub       what the server does as a whole, the scrub: for callers that may create scopes
+    _MARK<stream>        watermarks. The stream's readers read them; Java's request write access without using it
+    _RG<group>           the state of a Java reader group: its readers write and truncate it
+    _RG<group>_kvtable   the state of a nadi reader group: its readers write it, and the group's creator creates it
+    <name>_kvtable       a table of a user or of Python's reader groups, or a partition of a key-value table
+    _bookmarks_kvtable   a table that nadi's clients share in a scope, like the others of CLIENT_TABLES
+    _system/...          the controller's tables
+    _cluster/scrub       the scrub of the server, for callers that may create scopes
 
 The segment of a transaction, or of a large event in flight, has its stream's name with a suffix. Callers that may only
-read the stream must not read what may never become part of it, and only the server merges transactions.
+read the stream must not read such uncommitted data, and only the server merges transactions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nadi.naming import (
 
 
 class NameKind(enum.Enum):
-    """What a name belongs to."""
+    """Kinds of names, by their owner."""
 
     STREAM = "a stream"
     MARKS = "watermarks"
@@ -50,38 +50,38 @@ class NameKind(enum.Enum):
     GROUP_TABLE = "a reader group's state"
     TABLE = "a table"
     SHARED_TABLE = "a scope's shared table"
-    SYSTEM = "the server's own"
-    CLUSTER = "what a server does as a whole"
-    UNKNOWN = "an internal name of nothing"
+    SYSTEM = "internal to the server"
+    CLUSTER = "an operation of the whole server"
+    UNKNOWN = "an unknown internal name"
 
 
 class SegmentPart(enum.Enum):
-    """Which segments of a name."""
+    """The segments of a name, by their role."""
 
-    WHOLE = "its own"
-    TRANSACTION = "of its transactions"
-    TRANSIENT = "of large events on their way"
+    WHOLE = "the name's segments"
+    TRANSACTION = "segments of its transactions"
+    TRANSIENT = "segments of large events in flight"
 
 
 class Act(enum.Enum):
-    """What is done to a name, at the controller or to its segments."""
+    """An operation on a name, at the controller or on its segments."""
 
-    LOOK = "be told about it, find it in a list"
+    LOOK = "describe it, list it"
     END = "seal it, delete it"
     CHANGE = "scale, truncate, configure it, begin and end transactions"
-    CREATE = "make it"
+    CREATE = "create it"
     READ = "read it"
-    WRITE = "add to it, change its attributes and entries"
-    FREE_ROOM = "change its entries on a full disk too"  # the server's alone: nobody else may use up the reserve
-    TRUNCATE = "drop its start"
+    WRITE = "append to it, change its attributes and entries"
+    FREE_ROOM = "change its entries even on a full disk"  # only for the server, which owns the reserved space
+    TRUNCATE = "truncate it"
     SEAL = "seal a segment"
     DELETE = "delete a segment"
-    MERGE = "make it a part of another segment"
+    MERGE = "merge it into another segment"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A permission on a resource; None: only the server has it. `token`: what the token issued with it permits."""
+    """A required permission on a resource; None if reserved for the server. `token`: the issued token's permission."""
 
     resource: str
     permission: Permission | None
@@ -90,9 +90,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """resource: what scope and name stand for. asked: the permission that a request at the controller needs (on the
-    scope, for creation). read, write: the permission needed to get a token for that, and what the token then permits.
-    segments: the permission that a token must hold for an act on segments."""
+    """The rights on one kind of name.
+
+    resource: maps scope and name to the resource. asked: the permission required by a request at the controller (for
+    creation, on the scope). read, write: the permission required to get such a token, and the token's permission.
+    segments: the token's permission required by an act on segments.
+    """
 
     resource: Callable[[str, str], str]
     asked: Mapping[Act, Permission]
@@ -122,7 +125,7 @@ RIGHTS: dict[NameKind, Rights] = {
     ),
     NameKind.MARKS: Rights(
         resource=lambda scope, name: stream_resource(scope, name.removeprefix(MARK_PREFIX)),
-        asked={Act.LOOK: _READ, Act.END: _UPDATE},  # Java's deletion of a scope ends each stream that it lists
+        asked={Act.LOOK: _READ, Act.END: _UPDATE},  # Java deletes a scope by deleting every stream that it lists
         read=(_READ, _READ),
         write=(_READ, _READ),
         segments={SegmentPart.WHOLE: {Act.READ: _READ}},
@@ -168,17 +171,17 @@ RIGHTS: dict[NameKind, Rights] = {
     NameKind.UNKNOWN: Rights(resource=stream_resource, asked={}, read=None, write=None),
 }
 
-_GIVEN = r"[A-Za-z0-9.\-]+"  # by users, to streams and reader groups
+_USER_NAME = r"[A-Za-z0-9.\-]+"  # chosen by users for streams and reader groups
 _INTERNAL = (
-    (NameKind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
-    (NameKind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
-    (NameKind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
+    (NameKind.MARKS, re.compile(f"{MARK_PREFIX}{_USER_NAME}")),
+    (NameKind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_USER_NAME}")),
+    (NameKind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_USER_NAME}{TABLE_SUFFIX}")),
     (NameKind.SHARED_TABLE, re.compile(f"(?:{'|'.join(CLIENT_TABLES)}){TABLE_SUFFIX}")),
 )
 
 
 def kind_of(scope: str, name: str) -> NameKind:
-    """What a stream's or a table's name belongs to."""
+    """Return the kind of a stream's or a table's name."""
     if scope == INTERNAL_SCOPE:
         return NameKind.SYSTEM
     if scope == CLUSTER_SCOPE and name == SCRUB:
@@ -191,29 +194,29 @@ def kind_of(scope: str, name: str) -> NameKind:
 
 
 def need(scope: str, name: str, act: Act) -> Need:
-    """What a request at the controller needs; for READ and WRITE, with the token for that."""
+    """Return the requirement of a request at the controller; for READ and WRITE, of a token request."""
     rights = RIGHTS[kind_of(scope, name)]
     if act in (Act.READ, Act.WRITE):
-        needed, given = (rights.read if act is Act.READ else rights.write) or (None, Permission.NONE)
-        return Need(rights.resource(scope, name), needed, given)
+        required, granted = (rights.read if act is Act.READ else rights.write) or (None, Permission.NONE)
+        return Need(rights.resource(scope, name), required, granted)
     resource = scope_resource(scope) if act is Act.CREATE else rights.resource(scope, name)
     return Need(resource, rights.asked.get(act))
 
 
 def segment_permission(segment: str, act: Act) -> Permission | None:
-    """What a token for the segment's name must hold; None: only the server's own will do.
+    """Return the permission that a token needs on the segment; None if only the server's token is accepted.
 
     >>> segment_permission("home/meters/0.#epoch.0", Act.READ)
     <Permission.READ: 1>
     >>> segment_permission("home/_MARKmeters/0.#epoch.0", Act.DELETE)
     """
-    found = segment_of(segment)
-    if found is None:
+    parsed = segment_of(segment)
+    if parsed is None:
         return None
-    if act in (Act.CREATE, Act.DELETE) and segment != segment_name(found.scope, found.name, 0):
-        return None  # clients create tables of one segment; those of several are the controller's
-    if found.is_transient:
+    if act in (Act.CREATE, Act.DELETE) and segment != segment_name(parsed.scope, parsed.name, 0):
+        return None  # clients create tables of one segment, only the controller creates larger ones
+    if parsed.is_transient:
         part = SegmentPart.TRANSIENT
     else:
-        part = SegmentPart.TRANSACTION if found.in_transaction else SegmentPart.WHOLE
-    return RIGHTS[kind_of(found.scope, found.name)].segments.get(part, {}).get(act)
+        part = SegmentPart.TRANSACTION if parsed.in_transaction else SegmentPart.WHOLE
+    return RIGHTS[kind_of(parsed.scope, parsed.name)].segments.get(part, {}).get(act)

@@ -1,20 +1,20 @@
-"""Resources, and what a caller may do on them, in Pravega's words.
+"""Define resources and grants, in Pravega's syntax.
 
     prn::/                                  the cluster: its list of scopes
-    prn::/scope:S                           a scope: its lists, what is created in it
+    prn::/scope:S                           a scope: its lists, and creation in it
     prn::/scope:S/stream:T
     prn::/scope:S/reader-group:G
     prn::/scope:S/key-value-table:K
 
-A grant is a pattern of resources, where `*` stands for any characters, and a permission. If several
-match, the greatest wins, but NONE beats all, so that one stream can be taken out of a scope.
+A grant is a pattern of resources, where `*` matches any characters, and a permission. If several grants match, the
+highest permission applies, but NONE overrides all, so that a single stream can be excluded.
 
->>> held = Permissions.parse("prn::/scope:home/*,READ_UPDATE;prn::/scope:home/stream:diary,NONE")
->>> held.on(stream_resource("home", "meters")).name
+>>> permissions = Permissions.parse("prn::/scope:home/*,READ_UPDATE;prn::/scope:home/stream:diary,NONE")
+>>> permissions.on(stream_resource("home", "meters")).name
 'READ_UPDATE'
->>> held.on(stream_resource("home", "diary")).name
+>>> permissions.on(stream_resource("home", "diary")).name
 'NONE'
->>> held.on(scope_resource("home")).name
+>>> permissions.on(scope_resource("home")).name
 'NONE'
 """
 
@@ -37,7 +37,7 @@ class Permission(enum.IntEnum):
 
 
 def _name(name: str) -> str:
-    """Valid names unchanged; an invalid name can't pass for a part of another resource."""
+    """Quote a name so that an invalid one can't be mistaken for part of another resource; valid names don't change."""
     return quote(name, safe="").replace("~", "%7E")
 
 
@@ -66,7 +66,7 @@ class Grant:
 
     @classmethod
     def parse(cls, text: str) -> Grant:
-        """`pattern,PERMISSION`; InvalidArgumentError if it isn't that."""
+        """Parse `pattern,PERMISSION`; raise InvalidArgumentError if the text is invalid."""
         pattern, _, permission = text.strip().rpartition(",")
         pattern, permission = pattern.strip(), permission.strip()
         if permission not in Permission.__members__ or not (pattern.startswith("prn::") or pattern == "*"):
@@ -77,7 +77,7 @@ class Grant:
         return cls(pattern, Permission[permission])
 
     def matches(self, resource: str) -> bool:
-        # piece by piece, so that a long name costs no more than its length
+        # piece by piece, so that the cost is linear in the length of the name
         first, *pieces = self.pattern.split("*")
         if not pieces:
             return resource == self.pattern
@@ -85,10 +85,10 @@ class Grant:
             return False
         position = len(first)
         for piece in pieces[:-1]:
-            found = resource.find(piece, position)
-            if found < 0:
+            start = resource.find(piece, position)
+            if start < 0:
                 return False
-            position = found + len(piece)
+            position = start + len(piece)
         return len(resource) - len(pieces[-1]) >= position and resource.endswith(pieces[-1])
 
 
@@ -100,13 +100,13 @@ class Permissions:
 
     @classmethod
     def parse(cls, text: str | Iterable[str]) -> Permissions:
-        """Grants separated by `;`, or one by one."""
+        """Parse grants, separated by `;` or as a list."""
         items = text.split(";") if isinstance(text, str) else text
         return cls(tuple(Grant.parse(item) for item in items if item.strip()))
 
     def on(self, resource: str) -> Permission:
-        held = [grant.permission for grant in self.grants if grant.matches(resource)]
-        return min(held) if Permission.NONE in held else max(held, default=Permission.NONE)
+        matching = [grant.permission for grant in self.grants if grant.matches(resource)]
+        return Permission.NONE if Permission.NONE in matching else max(matching, default=Permission.NONE)
 
     def __str__(self) -> str:
         return ";".join(f"{grant.pattern},{grant.permission.name}" for grant in self.grants)
@@ -114,7 +114,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who proved who they are."""
+    """An authenticated caller."""
 
     name: str
     permissions: Permissions

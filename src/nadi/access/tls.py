@@ -1,4 +1,4 @@
-"""TLS for the server's ports: one certificate and key, for gRPC, the wire protocol and REST."""
+"""Load the server's TLS certificate and key, shared by gRPC, the wire protocol and REST."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class ServerTls:
     key: Path
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For asyncio servers; InvalidArgumentError if the files can't be used."""
+        """Return the context for asyncio servers; raise InvalidArgumentError if the files are invalid."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
             raise InvalidArgumentError(
-                f"TLS can't be served with {self.certificate} and {self.key}: {error}; "
-                "they must be a PEM certificate and its own private key without a password"
+                f"TLS can't use {self.certificate} and {self.key}: {error}; "
+                "pass a PEM certificate and its private key without a password"
             ) from error
         return context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For gRPC, which takes TLS 1.2 and later only."""
-        self.ssl_context()  # reports what is wrong with the files; gRPC wouldn't
+        """Return the credentials for gRPC, which accepts only TLS 1.2 and later."""
+        self.ssl_context()  # raises a clear error for invalid files; gRPC wouldn't
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])

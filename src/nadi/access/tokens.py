@@ -1,15 +1,15 @@
-"""Delegation tokens, which the controller gives a client to show to the segment store.
+"""Issue and check delegation tokens, which the controller gives to clients and the segment store accepts.
 
-A token is a JSON Web Token signed with HS512, in Pravega's form: one claim for each resource, named
-after it, with the permission as its value; `nadi.access.names` says what that allows. The master token
-has the claim `*` and never expires: it is for the controller's own commands.
+A token is a JSON Web Token signed with HS512, in Pravega's form: one claim per resource, named after it, with the
+permission as its value; `nadi.access.names` defines what that allows. The master token has the claim `*` and never
+expires: the controller uses it for internal commands.
 
     {"sub": "segmentstoreresource", "aud": "segmentstore", "iat": ..., "exp": ...,
      "prn::/scope:home/stream:meters": "READ_UPDATE"}
 
-The Rust client, and the Python one over it, decode the payload with the plain base64 alphabet, and
-panic without an `exp`. In the payload's encoding `-` and `_` come only from the characters `>`, `?`, `~`
-and those past ASCII; resources hold none of these, as names are percent-quoted, so neither occurs.
+Pravega's Rust and Python clients decode the payload with the standard base64 alphabet, and panic without an `exp`. In
+the payload's encoding only `>`, `?`, `~` and non-ASCII characters produce `-` or `_`; resources don't contain these,
+because names are percent-quoted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nadi.access.users import replace_private_file
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
 
-LEAST_KEY_BYTES = 64  # as many as HS512's hash has (RFC 7518, 3.2)
+LEAST_KEY_BYTES = 64  # the size of HS512's hash (RFC 7518, 3.2)
 KEY_FILE = "token-key"
 _ALGORITHM = "HS512"
 _SUBJECT, _AUDIENCE = "segmentstoreresource", "segmentstore"
@@ -46,7 +46,7 @@ class Token:
     ends_at: float
 
     def permits(self, segment: str, act: Act) -> bool:
-        """Whether the token allows `act` on a segment of that name."""
+        """Return whether the token allows `act` on a segment."""
         needed = segment_permission(segment, act)
         if needed is None:
             return self.everything is Permission.READ_UPDATE
@@ -55,7 +55,7 @@ class Token:
 
 
 class TokenKey:
-    """Signs and checks tokens. `now_s` is the wall clock, in seconds since 1970."""
+    """Key that signs and checks tokens. `now_s`: the wall clock, in seconds since 1970."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class TokenKey:
     ) -> None:
         if len(key) < LEAST_KEY_BYTES:
             raise InvalidArgumentError(
-                f"the signing key has {len(key)} bytes and needs {LEAST_KEY_BYTES} or more: make one with "
+                f"the signing key has only {len(key)} bytes, but {LEAST_KEY_BYTES} are required: create one with "
                 "`openssl rand -hex 64`"
             )
         if lifetime_s < 1:
-            raise InvalidArgumentError(f"a token's lifetime is at least a second, not {lifetime_s}")
+            raise InvalidArgumentError(f"the lifetime of a token must be at least 1 s, not {lifetime_s}")
         self._key, self.lifetime_s = key, lifetime_s
         self.now_s, self.monotonic_s = now_s, monotonic_s
 
     @classmethod
     def in_file(cls, path: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
-        """Return the key in a file: its bytes without trailing line ends."""
+        """Read the key from a file, without trailing line breaks."""
         try:
             key = path.read_bytes().rstrip(b"\r\n")
         except OSError as error:
@@ -85,17 +85,19 @@ class TokenKey:
 
     @classmethod
     def in_folder(cls, folder: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
-        """Return the key kept in a data folder; it is created on the first call, and nobody else may read it."""
+        """Read the key from a data folder. The first call creates it, readable only by its owner."""
         path = folder / KEY_FILE
         if not path.exists():
             replace_private_file(path, secrets.token_hex(LEAST_KEY_BYTES).encode() + b"\n")
         elif path.stat().st_mode & 0o077:
-            raise DataFolderError(f"others may read the signing key {path}: delete it, and a new one is made")
+            raise DataFolderError(
+                f"the signing key {path} is readable by other users: delete it, so that a new one is created"
+            )
         return cls.in_file(path, lifetime_s)
 
     def issue(self, scope: str, stream: str, permission: Permission, *more: str) -> str:
         """Return a token for one stream, and for `more` streams of its scope."""
-        import jwt  # as in nadi.client.segments.tokens: most servers have no access control
+        import jwt  # slow to import, and most servers don't use access control
 
         now = int(self.now_s())
         claims: dict[str, Any] = {
@@ -111,14 +113,15 @@ class TokenKey:
         return token
 
     def master(self) -> str:
-        """Return the token for everything, forever."""
+        """Return a token for all streams that never expires."""
         import jwt
 
         claims = {"sub": _SUBJECT, "aud": _AUDIENCE, _EVERYTHING: Permission.READ_UPDATE.name}
         return jwt.encode(claims, self._key, _ALGORITHM)
 
     def check(self, text: str) -> Token:
-        """Return the token in the text; PermissionDeniedError if it isn't valid, TokenExpiredError if it is too old."""
+        """Parse and verify a token; raise PermissionDeniedError if it is invalid, TokenExpiredError if it has
+        expired."""
         import jwt
 
         try:
@@ -132,9 +135,9 @@ class TokenKey:
             )
             left_s = self._left_s(claims)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise PermissionDeniedError("not a valid delegation token of this server") from None
+            raise PermissionDeniedError("the delegation token is invalid, or was issued by another cluster") from None
         if left_s <= 0:
-            raise TokenExpiredError("the delegation token has expired")
+            raise TokenExpiredError("the delegation token has expired: request a new one")
         streams, everything = {}, Permission.NONE
         for name, value in claims.items():
             permission = Permission.__members__.get(value) if isinstance(value, str) else None
@@ -146,12 +149,13 @@ class TokenKey:
         return Token(streams, everything, self.monotonic_s() + left_s)
 
     def _left_s(self, claims: Mapping[str, Any]) -> float:
-        """How much longer a token is valid. It expires by the wall clock, which may have been set since it was issued:
-        so never longer than its full lifetime, and not at all if it seems to have been issued in the future.
-        """
+        """Return the remaining seconds of a token's validity. It expires by the wall clock, which may have been changed
+        since the token was issued: so at most its full lifetime, and 0 if it seems to be issued in the future."""
         ends = float(claims.get("exp", math.inf))
         left_s = ends - self.now_s()
         if "iat" not in claims or ends == math.inf:
             return left_s
         lifetime_s = ends - float(claims["iat"])
-        return min(left_s, lifetime_s) if left_s <= 2 * lifetime_s else 0.0  # clocks of two servers may differ a little
+        return (
+            min(left_s, lifetime_s) if left_s <= 2 * lifetime_s else 0.0
+        )  # the clocks of two servers may differ a little

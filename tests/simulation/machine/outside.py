@@ -48,7 +48,7 @@ def nothing_from_outside(now: Callable[[], float]) -> Iterator[None]:
         mock.patch.object(time, "time", now_s),
         mock.patch.object(time, "time_ns", now_ns),
         mock.patch.object(os, "urandom", urandom),
-        mock.patch.object(connection, "_take_back", SimulatedTransport.take_back),
+        mock.patch.object(connection, "_disable_resending", SimulatedTransport.take_back),
     ):
         try:
             yield

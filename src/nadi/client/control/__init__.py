@@ -1,4 +1,4 @@
-"""What a client asks of the controller, and how: calls, policies, credentials, patience.
+"""Call the controller: RPCs, policies, credentials, timeouts.
 
-Owns the only gRPC channel and knows what its calls mean. Never sees a segment store.
+Owns the only gRPC channel and knows the meaning of its calls. Never sees a segment store.
 """

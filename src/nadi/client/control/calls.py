@@ -1,7 +1,7 @@
-"""How RPCs reach the controller: one channel, opened when first needed, and a deadline for each call.
+"""Send RPCs to the controller: one channel, opened on first use, and a deadline for each call.
 
-Only UNAVAILABLE is retried within the deadline, since then nothing was done. Only `_send` sends requests,
-so that tests can answer them without a socket.
+Only UNAVAILABLE is retried within the deadline, because the controller then did not execute the call. Only `_send`
+sends requests, so that tests can answer them without a socket.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 log = logging.getLogger("nadi.client")
 
 DEFAULT_TIMEOUT_S = 30.0
-_NOTICE_S = 0.5  # for which the controller was not reached when the log says so, once: a restart takes less
+_WARN_AFTER_S = 0.5  # log a warning once the controller was unreachable for this long: a restart takes less
 _Reply = TypeVar("_Reply")
 
 
 class ControllerCalls:
-    """One controller, at `address` (host:port). timeout_s: for every call, instead of each call's own timeout."""
+    """One controller, at `address` (host:port). timeout_s: replaces the timeout of every call."""
 
     def __init__(self, address: str, security: Security | None = None, timeout_s: float | None = None) -> None:
         if timeout_s is not None and not timeout_s > 0:
-            raise InvalidArgumentError(f"a client waits for its server more than 0 s, not {timeout_s}")
+            raise InvalidArgumentError(f"the timeout of a client must be more than 0 s, not {timeout_s}")
         self.address, self.timeout_s = address, timeout_s
         self.security = security or Security()
         self._channel: grpc.aio.Channel | None = None
         self._opening = asyncio.Lock()
         self._calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
-        self.trouble: NadiError | None = None  # the last try's error, until a call is answered
-        self._notice: asyncio.TimerHandle | None = None  # that it isn't reached, until it is
+        self.trouble: NadiError | None = None  # error of the last attempt, until a call succeeds
+        self._warning: asyncio.TimerHandle | None = None  # scheduled while the controller is unreachable
 
     async def close(self) -> None:
         was_closed, self._closed = self._closed, True
-        self._reached()
+        self._cancel_warning()
         if self._channel is not None and not was_closed:
             await self._channel.close()
             grpc_use.end()
 
     async def stream_call(self, rpc: str, scope: str, stream: str, request: Any, kind: type[_Reply]) -> _Reply:
-        """Make an RPC about a stream, for which a bare NOT_FOUND means that there is no such stream."""
+        """Make an RPC about a stream, for which a bare NOT_FOUND means that the stream doesn't exist."""
         try:
             return await self.call(rpc, request, kind)
         except NotFoundError as error:
@@ -74,8 +74,10 @@ class ControllerCalls:
             raise
 
     async def call(self, rpc: str, request: Any, kind: type[_Reply], timeout_s: float | None = None) -> _Reply:
-        """Make an RPC by name, retrying while the controller is unreachable, but no longer than the usual timeout: the
-        longer timeout of some calls is for work, not for an absent server. RequestTimeoutError when that is over.
+        """Make an RPC by name, retrying while the controller is unreachable.
+
+        Retries end after the default timeout even for calls with a longer one, which is for work, not for an absent
+        server; then raise RequestTimeoutError.
         """
         began = time.monotonic()
         deadline = began + (self.timeout_s or timeout_s or DEFAULT_TIMEOUT_S)
@@ -98,22 +100,22 @@ class ControllerCalls:
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
                 if now + backoff.next_s >= give_up:
-                    raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from None
+                    raise RequestTimeoutError(f"{rpc} was not answered within {now - began:.1f} s: {error}") from None
                 await backoff.pause()
                 continue
             self.trouble = None
             assert isinstance(reply, kind)
             return reply
 
-    def _not_reached(self, error: NadiError) -> None:
-        if self._notice is None:
-            text = f"{error}; calls wait for it for up to {self.timeout_s or DEFAULT_TIMEOUT_S:g} s"
-            self._notice = asyncio.get_running_loop().call_later(_NOTICE_S, log.warning, "%s", text)
+    def _warn_soon(self, error: NadiError) -> None:
+        if self._warning is None:
+            text = f"{error}; calls are retried for up to {self.timeout_s or DEFAULT_TIMEOUT_S:g} s"
+            self._warning = asyncio.get_running_loop().call_later(_WARN_AFTER_S, log.warning, "%s", text)
 
-    def _reached(self) -> None:
-        if self._notice is not None:
-            self._notice.cancel()
-            self._notice = None
+    def _cancel_warning(self) -> None:
+        if self._warning is not None:
+            self._warning.cancel()
+            self._warning = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -131,7 +133,7 @@ class ControllerCalls:
                         except BaseException:
                             grpc_use.end()
                             raise
-            except TimeoutError:  # other calls were opening it all that time
+            except TimeoutError:  # another call was opening the channel all that time
                 raise UnavailableError(f"the controller at {self.address} can't be reached") from None
             timeout_s = max(timeout_s - (time.monotonic() - began), 0.001)
         credentials = self.security.credentials
@@ -148,13 +150,13 @@ class ControllerCalls:
         try:
             reply = await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            known = _error_of(rpc, self.address, error)
+            mapped = _error_of(rpc, self.address, error)
             if error.code() == grpc.StatusCode.UNAVAILABLE:
-                self._not_reached(known)
-            raise known from None
+                self._warn_soon(mapped)
+            raise mapped from None
         except grpc.aio.UsageError:  # the channel was closed meanwhile
             raise ClosedError("this client was closed") from None
-        self._reached()
+        self._cancel_warning()
         return reply
 
 
@@ -176,24 +178,24 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return AlreadyExistsError("object", text)
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return NadiError(f"the controller at {address} has no {rpc}: it is of an earlier version, or not nadi's")
+        return NadiError(f"the controller at {address} does not support {rpc}: it is an older version, or not nadi")
     if code == grpc.StatusCode.CANCELLED:
-        return UnavailableError(f"the controller at {address} broke {rpc} off: it is being stopped")
+        return UnavailableError(f"the controller at {address} cancelled {rpc}: it is shutting down")
     return NadiError(f"{text} ({code.name})")
 
 
 def _unreachable(address: str, details: str) -> str:
     if "Connection refused" in details:
-        return f"nobody listens at {address}: start a server there (`nadi up`), or check the address"
+        return f"no server listens at {address}: start one there (`nadi up`), or check the address"
     if details.startswith(("DNS resolution failed", "errors resolving")):
-        return f"the host of {address} has no known address: check its spelling"
+        return f"the host name of {address} can't be resolved: check its spelling"
     return f"the controller at {address} can't be reached: {details}"
 
 
 def _exhausted(rpc: str, address: str, text: str) -> NadiError:
     """gRPC uses the same code for its own limits as the controller does for a full disk."""
     if "RPC limit exceeded" in text:
-        return UnavailableError(f"the controller at {address} has as many calls under way as it takes, {rpc} beside")
+        return UnavailableError(f"the controller at {address} rejected {rpc}: it has reached its limit of calls")
     if "larger than max" in text:
-        return InvalidArgumentError(f"{text}: ask for less at once, or name less")
+        return InvalidArgumentError(f"{text}: request less at once, or pass fewer or shorter names")
     return StorageFullError(text)

@@ -1,4 +1,4 @@
-"""The gRPC channel to a controller, plain or with TLS."""
+"""Open the gRPC channel to a controller, plain or with TLS."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nadi.errors import UnavailableError
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # 1 s otherwise, longer than a restart takes
-    ("grpc.min_reconnect_backoff_ms", 1000),  # how long one try may take
+    ("grpc.initial_reconnect_backoff_ms", 100),  # the default of 1 s is longer than a restart takes
+    ("grpc.min_reconnect_backoff_ms", 1000),  # the limit of one attempt
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
@@ -23,8 +23,8 @@ _OPTIONS: list[tuple[str, Any]] = [
 async def open_channel(
     address: str, security: Security, timeout_s: float, more: Sequence[tuple[str, Any]] = ()
 ) -> grpc.aio.Channel:
-    """Open a channel, with more of gRPC's options; UnavailableError if the server's certificate is needed and can't be
-    fetched."""
+    """Open a channel. more: further gRPC options. Raises UnavailableError if the server's certificate is needed and
+    can't be fetched."""
     options = [*_OPTIONS, *more]
     if not security.tls:
         return grpc.aio.insecure_channel(address, options)
@@ -37,8 +37,8 @@ async def open_channel(
 
 
 async def _certified_name(address: str, security: Security, timeout_s: float) -> str:
-    """A name in the server's certificate, which must be trusted: gRPC can't skip checking the name,
-    but can be told which one to expect."""
+    """Return a name from the server's trusted certificate: gRPC can't skip checking the name, but it can expect a
+    given one."""
     host, _, port = address.rpartition(":")
     context = security.ssl_context()
     try:
@@ -49,5 +49,5 @@ async def _certified_name(address: str, security: Security, timeout_s: float) ->
     names: Any = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
     writer.close()
     if not names:
-        raise UnavailableError(f"the certificate of the controller at {address} bears no name (subjectAltName)")
+        raise UnavailableError(f"the certificate of the controller at {address} lacks a subjectAltName")
     return str(names[0][1]).replace("*", "any")

@@ -1,5 +1,4 @@
-"""`async with` for whatever has a `close`: the base of the asyncio client's objects, as `blocking.face.Closing` is of
-the blocking one's."""
+"""Provide `async with` for the asyncio client's objects, as `blocking.face.Closing` does for the blocking client."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ class _Closes(Protocol):
 
 
 class Closing:
-    """An object that its `close` ends, also at the end of an `async with` block."""
+    """An object that an `async with` block closes at its end."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
-"""The controller's RPCs as typed calls, with its statuses as nadi's errors.
+"""Make the controller's RPCs as typed calls and map its statuses to nadi's errors.
 
-`calls` sends them and handles failures on the way.
+`calls` sends the requests and handles transport failures.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _MASK_64 = (1 << 64) - 1
 
 
 _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
-_ERRORS: dict[str, Callable[[str, str], NadiError]] = {  # by statuses, of a scope and the name of something in it
+_ERRORS: dict[str, Callable[[str, str], NadiError]] = {  # by status, given a scope and the name of an object in it
     "SCOPE_NOT_FOUND": lambda scope, _: ScopeNotFoundError(scope),
-    "SCOPE_NOT_EMPTY": lambda scope, _: NotEmptyError(f"scope {scope} still holds something: delete its streams first"),
+    "SCOPE_NOT_EMPTY": lambda scope, _: NotEmptyError(f"scope {scope} is not empty: delete its streams and tables"),
     "INVALID_SCOPE_NAME": lambda scope, _: InvalidNameError("scope", scope, _NAME_RULE),
     "STREAM_NOT_FOUND": StreamNotFoundError,
     "STREAM_SEALED": lambda scope, stream: StreamSealedError(f"stream {scope}/{stream}"),
@@ -69,17 +69,17 @@ _ERRORS: dict[str, Callable[[str, str], NadiError]] = {  # by statuses, of a sco
 
 
 def succeeded(
-    reply: Any, what: str, scope: str, name: str = "", *, no: str = "", failure: type[NadiError] = NadiError
+    reply: Any, action: str, scope: str, name: str = "", *, no: str = "", failure: type[NadiError] = NadiError
 ) -> bool:
-    """Return True for the status SUCCESS and False for `no`; raise the error of any other, `failure` for one that says
-    no more."""
+    """Return True for the status SUCCESS and False for `no`; raise the error of any other status, `failure` if the
+    status is generic. action: a clause for its message, such as "creating scope sc"."""
     known = reply.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number.get(reply.status)
     status = known.name if known is not None else ""
     if status in ("SUCCESS", no):
         return status == "SUCCESS"
     if status in _ERRORS:
         raise _ERRORS[status](scope, name)
-    raise failure(f"{what} failed at the controller: see its log")
+    raise failure(f"{action} failed at the controller: see its log")
 
 
 def check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> None:
@@ -88,15 +88,15 @@ def check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> Non
     if reply.status == reply.TRANSACTION_NOT_FOUND:
         raise TransactionNotFoundError(str(txn_id))
     if reply.status != reply.SUCCESS:
-        raise TransactionFailedError(f"transaction {txn_id} was ended otherwise: look at its status")
+        raise TransactionFailedError(f"transaction {txn_id} has already ended in another way: check its status")
 
 
 def stream_message(scope: str, stream: str) -> pb.StreamInfo:
     return pb.StreamInfo(scope=scope, stream=stream)
 
 
-def looking(scope: str, stream: str) -> pb.StreamInfo:
-    """A stream to look at only: the reply needs no delegation token."""
+def tokenless_stream_message(scope: str, stream: str) -> pb.StreamInfo:
+    """Return a stream message that requests the reply without a delegation token."""
     return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.AccessOperation.NONE)
 
 
@@ -105,7 +105,7 @@ def cut_message(cut: StreamCut) -> pb.StreamCut:
 
 
 def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.StreamConfig:
-    scaling, kept = config.scaling, config.retention
+    scaling, retention = config.scaling, config.retention
     fields: Mapping[str, int] = {
         "scaleType": scaling.kind,
         "targetRate": scaling.target_rate,
@@ -120,12 +120,12 @@ def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.S
         rolloverSizeBytes=config.rollover_size_bytes,
         eventTime=str(config.event_time) if config.event_time is not None else "",
     )
-    if kept is not None:
-        message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]
-        message.retentionPolicy.retentionParam = kept.minimum
-        message.retentionPolicy.retentionMax = kept.maximum
-        message.retentionPolicy.overBookmarks = kept.over_bookmarks
-        message.retentionPolicy.byEventTime = kept.by_event_time
+    if retention is not None:
+        message.retentionPolicy.retentionType = retention.kind  # type: ignore[assignment]
+        message.retentionPolicy.retentionParam = retention.minimum
+        message.retentionPolicy.retentionMax = retention.maximum
+        message.retentionPolicy.overBookmarks = retention.over_bookmarks
+        message.retentionPolicy.byEventTime = retention.by_event_time
     return message
 
 
@@ -158,6 +158,8 @@ _Record = TypeVar("_Record")
 
 
 class ControllerClient(ControllerCalls):
+    """Typed client of one controller."""
+
     # --- scopes -----------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
@@ -175,15 +177,15 @@ class ControllerClient(ControllerCalls):
     async def _all_pages(
         self, rpc: str, request: Any, kind: type[Any], names_of: Callable[[Any], Iterable[str]], scope: str = ""
     ) -> list[str]:
-        """Return the names of all pages of a list; ScopeNotFoundError if it is one of a scope that isn't there."""
+        """Return the names in all pages of a list. With `scope`, raise ScopeNotFoundError if it doesn't exist."""
         names: list[str] = []
         while True:
             reply = await self.call(rpc, request, kind)
             if scope:
-                succeeded(reply, f"listing what scope {scope} has", scope)
-            more = list(names_of(reply))
-            names += more
-            if not more or reply.continuationToken.token in ("", request.continuationToken.token):
+                succeeded(reply, f"listing the contents of scope {scope}", scope)
+            page = list(names_of(reply))
+            names += page
+            if not page or reply.continuationToken.token in ("", request.continuationToken.token):
                 return names
             request.continuationToken.CopyFrom(reply.continuationToken)
 
@@ -222,13 +224,17 @@ class ControllerClient(ControllerCalls):
     async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
         request = stream_message(scope, stream)
         reply = await self.stream_call("getStreamConfiguration", scope, stream, request, pb.StreamConfig)
-        scaling, kept = reply.scalingPolicy, reply.retentionPolicy
+        scaling, retention = reply.scalingPolicy, reply.retentionPolicy
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
             RetentionPolicy(
-                int(kept.retentionType), kept.retentionParam, kept.retentionMax, kept.overBookmarks, kept.byEventTime
+                int(retention.retentionType),
+                retention.retentionParam,
+                retention.retentionMax,
+                retention.overBookmarks,
+                retention.byEventTime,
             )
-            if kept.retentionType
+            if retention.retentionType
             else None,
             tuple(reply.tags.tag),
             reply.timestampAggregationTimeout,
@@ -247,22 +253,24 @@ class ControllerClient(ControllerCalls):
             request.token = page.token
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
-        where = pb.ScopeInfo(scope=scope)
+        scope_info = pb.ScopeInfo(scope=scope)
         request: Any
-        rpc, request = "listStreamsInScope", pb.StreamsInScopeRequest(scope=where)
+        rpc, request = "listStreamsInScope", pb.StreamsInScopeRequest(scope=scope_info)
         if tag is not None:
-            rpc, request = "listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=where, tag=tag)
+            rpc, request = "listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=scope_info, tag=tag)
         kind = pb.StreamsInScopeResponse
         return await self._all_pages(rpc, request, kind, lambda reply: [info.stream for info in reply.streams], scope)
 
     # --- segments ---------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        reply = await self.stream_call("getCurrentSegments", scope, stream, looking(scope, stream), pb.SegmentRanges)
+        reply = await self.stream_call(
+            "getCurrentSegments", scope, stream, tokenless_stream_message(scope, stream), pb.SegmentRanges
+        )
         return ranges_of(reply.segmentRanges)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
-        request = pb.GetEpochSegmentsRequest(streamInfo=looking(scope, stream), epoch=epoch)
+        request = pb.GetEpochSegmentsRequest(streamInfo=tokenless_stream_message(scope, stream), epoch=epoch)
         reply = await self.stream_call("getEpochSegments", scope, stream, request, pb.SegmentRanges)
         return ranges_of(reply.segmentRanges)
 
@@ -270,15 +278,14 @@ class ControllerClient(ControllerCalls):
         return await self.cut_at(scope, stream, 0)
 
     async def cut_at(self, scope: str, stream: str, at: int, clock: int = ARRIVAL) -> StreamCut:
-        """Return where the stream stood at that time of a clock; of ARRIVAL it is in ms since 1970, and 0 is before
-        all events."""
-        request = pb.GetSegmentsRequest(streamInfo=looking(scope, stream), timestamp=at, clock=clock)
+        """Return the stream cut at time `at` of a clock. ARRIVAL's unit is ms since 1970; 0 is before all events."""
+        request = pb.GetSegmentsRequest(streamInfo=tokenless_stream_message(scope, stream), timestamp=at, clock=clock)
         reply = await self.stream_call("getSegments", scope, stream, request, pb.SegmentsAtTime)
         return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """Return what follows a sealed segment; nothing if the stream was sealed with it. StreamRemadeError if the
-        stream exists, but is not the one that had the segment."""
+        """Return the successors of a sealed segment; empty if the stream was sealed with it. Raises
+        StreamRecreatedError if the stream was deleted and created again since."""
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
         name, kind = "getSegmentsImmediatelyFollowing", pb.SuccessorResponse
         try:
@@ -290,9 +297,9 @@ class ControllerClient(ControllerCalls):
         return [Successor(range_of(entry.segment), tuple(entry.value)) for entry in reply.segments]
 
     async def is_stream_cut_valid(self, cut: StreamCut) -> bool:
-        """Return whether a reader of the whole stream could be at this cut, as far as the segments show."""
-        asked, kind = cut_message(cut), pb.StreamCutValidityResponse
-        reply = await self.stream_call("isStreamCutValid", cut.scope, cut.stream, asked, kind)
+        """Return whether the cut's segments and offsets are possible for a reader of the whole stream."""
+        request, kind = cut_message(cut), pb.StreamCutValidityResponse
+        reply = await self.stream_call("isStreamCutValid", cut.scope, cut.stream, request, kind)
         return bool(reply.response)
 
     async def segments_between(
@@ -311,17 +318,17 @@ class ControllerClient(ControllerCalls):
         return reply.endpoint, reply.port
 
     async def rest_port(self) -> int:
-        """Return the port of the server's REST interface; 0 if there is none, or the server doesn't say."""
+        """Return the port of the server's REST API; 0 if it is off or unknown."""
         return (await self.call("getControllerServerList", pb.ServerRequest(), pb.ServerResponse)).restPort
 
     async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
-        """Return a token to show to segment stores; empty if none is needed."""
+        """Return a token for the segment stores; empty if they require none."""
         operation = pb.StreamInfo.AccessOperation.WRITE if write else pb.StreamInfo.AccessOperation.READ
         request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
         return (await self.call("getDelegationToken", request, pb.DelegationToken)).delegationToken
 
     async def scale(self, scope: str, stream: str, sealed: Iterable[int], ranges: Iterable[tuple[float, float]]) -> int:
-        """Start a scale; return the epoch before it, which `scale_is_done` takes."""
+        """Start a scale; return the epoch before it, for `scale_is_done`."""
         request = pb.ScaleRequest(
             streamInfo=stream_message(scope, stream),
             sealedSegments=sealed,
@@ -331,13 +338,13 @@ class ControllerClient(ControllerCalls):
         reply = await self.stream_call("scale", scope, stream, request, pb.ScaleResponse)
         if reply.status == reply.PRECONDITION_FAILED:
             raise ConflictError(
-                f"{scope}/{stream} can't be scaled so: a segment to seal is not current, or too few remain"
+                f"can't scale {scope}/{stream}: a segment to seal is not current, or too few segments would remain"
             )
         if reply.status != reply.STARTED:
             if not await self.stream_exists(scope, stream):
                 raise StreamNotFoundError(scope, stream)
             raise InvalidArgumentError(
-                f"{scope}/{stream} can't be scaled so: the new ranges must cover the sealed segments' exactly, "
+                f"can't scale {scope}/{stream}: the new ranges must cover the sealed segments' ranges exactly, "
                 "and no other scale may be running"
             )
         return reply.epoch
@@ -346,7 +353,9 @@ class ControllerClient(ControllerCalls):
         request = pb.ScaleStatusRequest(streamInfo=stream_message(scope, stream), epoch=epoch)
         reply = await self.call("checkScale", request, pb.ScaleStatusResponse)
         if reply.status in (reply.INVALID_INPUT, reply.INTERNAL_ERROR):
-            raise InvalidArgumentError(f"{scope}/{stream} has no scale after epoch {epoch}")
+            raise InvalidArgumentError(
+                f"{scope}/{stream} was not scaled after epoch {epoch}: pass the result of `scale`"
+            )
         return reply.status == reply.SUCCESS
 
     # --- transactions -----------------------------------------------------------------------
@@ -361,13 +370,13 @@ class ControllerClient(ControllerCalls):
     ) -> None:
         request = txn_message(scope, stream, txn_id)
         request.writerId = writer_id
-        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the lowest value means: none given
+        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the lowest value means none
         check_txn(await self.call("commitTransaction", request, pb.TxnStatus), scope, stream, txn_id)
 
     async def commit_together(
         self, scope: str, stream: str, txn_ids: Sequence[UUID], writer_id: str = "", timestamp_ms: int | None = None
     ) -> None:
-        """Commit all, by one decision; TransactionFailedError if one has ended otherwise, and nothing was done."""
+        """Commit all transactions atomically; raise TransactionFailedError, without any effect, if one has ended."""
         request = together.CommitTogetherRequest(
             scope=scope,
             stream=stream,
@@ -379,11 +388,11 @@ class ControllerClient(ControllerCalls):
         if reply.status == reply.STREAM_NOT_FOUND:
             raise StreamNotFoundError(scope, stream)
         if reply.status != reply.SUCCESS:
-            raise TransactionFailedError(f"{reply.reason}: none of the {len(txn_ids)} was committed with it")
+            raise TransactionFailedError(f"{reply.reason}: none of the {len(txn_ids)} transactions was committed")
 
     async def find_commit(self, scope: str, stream: str, txn_ids: Sequence[UUID]) -> tuple[bool, StreamCut | None]:
-        """Whether readers can see all events of transactions that are committed, and a cut behind these if they were
-        committed together; TransactionFailedError if one isn't committed."""
+        """Return whether readers can see all events of the committed transactions, and a cut behind these events if the
+        transactions were committed together. Raises TransactionFailedError if one isn't committed."""
         request = together.FindCommitRequest(
             scope=scope, stream=stream, transactions=[txn_id.bytes for txn_id in txn_ids]
         )
@@ -399,7 +408,7 @@ class ControllerClient(ControllerCalls):
         check_txn(await self.call("abortTransaction", request, pb.TxnStatus), scope, stream, txn_id)
 
     async def ping_transaction(self, scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
-        """Keep the transaction open for `lease_ms` more; TransactionFailedError if that is impossible."""
+        """Extend the lease to `lease_ms` from now; raise TransactionFailedError if that is impossible."""
         request = pb.PingTxnRequest(
             streamInfo=stream_message(scope, stream), txnId=txn_id_message(txn_id), lease=lease_ms
         )
@@ -409,10 +418,9 @@ class ControllerClient(ControllerCalls):
         if reply.status == reply.UNKNOWN:
             raise TransactionNotFoundError(str(txn_id))
         if reply.status == reply.DISCONNECTED:
-            raise UnavailableError("the controller does not track transactions now")
-        raise TransactionFailedError(
-            f"transaction {txn_id} can't be kept open: {pb.PingTxnStatus.Status.Name(reply.status)}"
-        )
+            raise UnavailableError("the controller can't extend leases now: try again")
+        status = pb.PingTxnStatus.Status.Name(reply.status)
+        raise TransactionFailedError(f"the lease of transaction {txn_id} can't be extended: {status}")
 
     async def transaction_state(self, scope: str, stream: str, txn_id: UUID) -> str:
         request = txn_message(scope, stream, txn_id)
@@ -435,7 +443,7 @@ class ControllerClient(ControllerCalls):
         checkpoint_interval_ms: int,
         retention: int,
     ) -> str:
-        """Create a group; return the id of the one with that name, not `group_id` if it already existed."""
+        """Create a group; return its id, which differs from `group_id` if a group with this name existed."""
         request = pb.ReaderGroupConfiguration(
             scope=scope,
             readerGroupName=group,
@@ -454,7 +462,7 @@ class ControllerClient(ControllerCalls):
     async def reader_group_id(self, scope: str, group: str) -> str:
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
         reply = await self.call("getReaderGroupConfig", request, pb.ReaderGroupConfigResponse)
-        succeeded(reply, f"looking for reader group {scope}/{group}", scope, group)
+        succeeded(reply, f"describing reader group {scope}/{group}", scope, group)
         return str(reply.config.readerGroupId)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
@@ -463,7 +471,7 @@ class ControllerClient(ControllerCalls):
         return succeeded(reply, f"deleting reader group {scope}/{group}", scope, group, no="RG_NOT_FOUND")
 
     async def update_subscriber_stream_cut(self, subscriber: str, group_id: str, cut: StreamCut) -> None:
-        """Let retention truncate before the cut, as far as `subscriber` (`scope/reader group`) is concerned."""
+        """Declare that `subscriber` (`scope/reader group`) no longer needs the events before the cut."""
         request = pb.SubscriberStreamCut(
             subscriber=subscriber, generation=0, readerGroupId=group_id, streamCut=cut_message(cut)
         )
@@ -472,7 +480,7 @@ class ControllerClient(ControllerCalls):
             raise SubscriberNotFoundError(f"{cut.scope}/{cut.stream}", subscriber)
         if reply.status == reply.STREAM_CUT_NOT_VALID:
             raise InvalidStreamCutError(
-                f"{cut} is not a boundary of its stream, or lies before what was already released"
+                f"{cut} can't be released: it is not a cut of its stream, or is before a cut released earlier"
             )
         succeeded(reply, f"releasing {cut} for reader group {subscriber}", cut.scope, cut.stream)
 
@@ -489,14 +497,14 @@ class ControllerClient(ControllerCalls):
             rolloverSizeBytes=config.rollover_size_bytes,
         )
         reply = await self.call("createKeyValueTable", request, pb.CreateKeyValueTableStatus, WORKFLOW_TIMEOUT_S)
-        what = f"creating table {scope}/{table}"
-        return succeeded(reply, what, scope, table, no="TABLE_EXISTS", failure=UnavailableError)
+        action = f"creating table {scope}/{table}"
+        return succeeded(reply, action, scope, table, no="TABLE_EXISTS", failure=UnavailableError)
 
     async def delete_key_value_table(self, scope: str, table: str) -> bool:
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = await self.call("deleteKeyValueTable", request, pb.DeleteKVTableStatus, WORKFLOW_TIMEOUT_S)
-        what = f"deleting table {scope}/{table}"
-        return succeeded(reply, what, scope, table, no="TABLE_NOT_FOUND", failure=UnavailableError)
+        action = f"deleting table {scope}/{table}"
+        return succeeded(reply, action, scope, table, no="TABLE_NOT_FOUND", failure=UnavailableError)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
         rpc, request = "listKeyValueTablesInScope", pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope))
@@ -507,13 +515,13 @@ class ControllerClient(ControllerCalls):
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = await self.call("getKeyValueTableConfiguration", request, pb.KeyValueTableConfigResponse)
         succeeded(reply, f"describing table {scope}/{table}", scope, table, failure=UnavailableError)
-        found = reply.config
+        config = reply.config
         return KeyValueTableConfiguration(
-            found.primaryKeyLength, found.secondaryKeyLength, found.partitionCount, found.rolloverSizeBytes
+            config.primaryKeyLength, config.secondaryKeyLength, config.partitionCount, config.rolloverSizeBytes
         )
 
     async def partitions(self, scope: str, table: str) -> list[SegmentRange]:
-        """Return the segments of a key-value table, by their part of the key space."""
+        """Return the segments of a key-value table, in the order of their key ranges."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         try:
             reply = await self.call("getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges)

@@ -1,4 +1,4 @@
-"""How a stream scales, what it keeps, and what a key-value table is like, as applications specify it."""
+"""Define scaling and retention policies and the configurations of streams and key-value tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FIXED, BY_KBYTES, BY_EVENTS = 0, 1, 2  # ScalingPolicyType on the wire
 BY_TIME, BY_SIZE = 1, 2  # RetentionPolicyType on the wire
 
 
-_MOST = (1 << 31) - 1  # Pravega's messages have numbers of 32 bits here
+_INT32_MAX = (1 << 31) - 1  # Pravega's messages have 32-bit numbers here
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How a stream scales: create one with `fixed`, `by_event_rate` or `by_data_rate`."""
+    """Scaling policy of a stream; create one with `fixed`, `by_event_rate` or `by_data_rate`."""
 
     kind: int
     target_rate: int
@@ -32,11 +32,11 @@ class ScalingPolicy:
 
     def __post_init__(self) -> None:
         if self.min_segments < 1:
-            raise InvalidArgumentError(f"a stream needs at least one segment, not {self.min_segments}")
+            raise InvalidArgumentError(f"a stream must have at least one segment, not {self.min_segments}")
         if self.kind != FIXED and self.target_rate < 1:
-            raise InvalidArgumentError(f"the target rate is {self.target_rate}: give 1 or more for a segment")
-        if max(self.min_segments, self.target_rate, self.scale_factor) > _MOST:
-            raise InvalidArgumentError(f"the numbers of a scaling policy are at most {_MOST:,}: {self}")
+            raise InvalidArgumentError(f"the target rate per segment must be 1 or more, not {self.target_rate}")
+        if max(self.min_segments, self.target_rate, self.scale_factor) > _INT32_MAX:
+            raise InvalidArgumentError(f"the numbers of a scaling policy must be at most {_INT32_MAX:,}: {self}")
 
     @classmethod
     def fixed(cls, segments: int) -> ScalingPolicy:
@@ -45,13 +45,13 @@ class ScalingPolicy:
 
     @classmethod
     def by_event_rate(cls, events_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
-        """Split a segment above `events_per_s`, into at most `scale_factor` (2 or more); merge quiet ones."""
+        """Split a segment above `events_per_s` into up to `scale_factor` segments (2 or more); merge quiet ones."""
         _check_factor(scale_factor)
         return cls(BY_EVENTS, events_per_s, scale_factor, min_segments)
 
     @classmethod
     def by_data_rate(cls, kib_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
-        """Like `by_event_rate`, but by KiB/s."""
+        """Scale like `by_event_rate`, but by the data rate in KiB/s."""
         _check_factor(scale_factor)
         return cls(BY_KBYTES, kib_per_s, scale_factor, min_segments)
 
@@ -59,10 +59,10 @@ class ScalingPolicy:
 @checked()
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What a stream keeps: create one with `by_time` or `by_size`; a stream without one keeps everything.
+    """Retention policy of a stream; create one with `by_time` or `by_size`. A stream without one keeps everything.
 
-    What is within the minimum is kept in any case. Reader groups that hold back retention keep more, up to the maximum;
-    bookmarks and named slices keep what they name, whatever the maximum is, unless the policy is `over_bookmarks`.
+    Data within the minimum is always kept. Reader groups that delay retention keep more, up to the maximum; bookmarks
+    and named slices keep their data regardless of the maximum, unless the policy is `over_bookmarks`.
 
     >>> RetentionPolicy.by_time(3_600_000, 24 * 3_600_000).maximum
     86400000
@@ -80,24 +80,24 @@ class RetentionPolicy:
     def by_time(
         cls, keep_ms: int, most_ms: int = NO_MAXIMUM, *, over_bookmarks: bool = False, by_event_time: bool = False
     ) -> RetentionPolicy:
-        """Keep what is younger than `keep_ms`, and for reader groups what is younger than `most_ms`.
+        """Keep events younger than `keep_ms`, and for reader groups events younger than `most_ms`.
 
-        by_event_time: by the time that the events have themselves, which needs a stream with an `event_time`.
+        by_event_time: measure age by the events' own time, which requires a stream with an `event_time`.
         """
         return cls(BY_TIME, keep_ms, most_ms, over_bookmarks, by_event_time)
 
     @classmethod
     def by_size(cls, keep_bytes: int, most_bytes: int = NO_MAXIMUM, *, over_bookmarks: bool = False) -> RetentionPolicy:
-        """Keep the newest `keep_bytes`, and for reader groups up to `most_bytes`. Headers of events count."""
+        """Keep the newest `keep_bytes`, and for reader groups up to `most_bytes`. Sizes include event headers."""
         return cls(BY_SIZE, keep_bytes, most_bytes, over_bookmarks)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionHolder:
-    """Who holds back the head of a stream from where its retention policy would put it.
+    """A subscriber, bookmark or slice that keeps data which the retention policy would truncate.
 
-    kind: "subscriber", "bookmark" or "slice". name: a subscriber's is "scope/reader group". bytes_after: how much lies
-    after `cut`, from where on the data is needed.
+    kind: "subscriber", "bookmark" or "slice". name: for a subscriber "scope/reader group". bytes_after: bytes after
+    `cut`, the start of the needed data.
     """
 
     kind: str
@@ -108,10 +108,11 @@ class RetentionHolder:
 
 @dataclass(frozen=True, slots=True)
 class Retained(Displayed):
-    """What a stream keeps now.
+    """The data that a stream currently keeps.
 
-    oldest_at: when the oldest event came, to about ten seconds, by the server's clock; None if there is none. held_by:
-    those because of whom it isn't less, the farthest behind first; at most 100, and `more_holders` others.
+    oldest_at: arrival time of the oldest event by the server's clock, accurate to about ten seconds; None if there are
+    no events. held_by: up to 100 holders that delay truncation, the one with the oldest cut first; `more_holders`
+    counts the others.
     """
 
     head: StreamCut
@@ -124,11 +125,11 @@ class Retained(Displayed):
 @checked()
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
-    """What a stream was created with.
+    """Configuration of a stream.
 
     timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
-    rollover_size_bytes: as set by other Pravega clients: stored and returned, but nadi's chunks don't roll by it.
-    event_time: the field that has the time of an event.
+    rollover_size_bytes: set by other Pravega clients; stored and returned, but nadi's chunks don't depend on it.
+    event_time: the field with the time of an event.
     """
 
     scaling: ScalingPolicy
@@ -142,24 +143,26 @@ class StreamConfiguration:
 @checked()
 @dataclass(frozen=True, slots=True)
 class KeyValueTableConfiguration:
-    """How long the keys of a table are, and over how many partitions they are spread; it never changes."""
+    """Configuration of a key-value table, which never changes: the sizes of its keys and its number of partitions."""
 
     primary_key_bytes: int
     secondary_key_bytes: int = 0
     partitions: int = 1
-    rollover_size_bytes: int = 0  # 0: the server's own
+    rollover_size_bytes: int = 0  # 0: the server's default
 
     def __post_init__(self) -> None:
         if not (self.primary_key_bytes > 0 and self.secondary_key_bytes >= 0 and self.rollover_size_bytes >= 0):
             raise InvalidArgumentError(
-                "a key-value table needs a primary key of at least one byte, and no negative sizes"
+                "the primary key of a key-value table must have at least one byte, and sizes can't be negative"
             )
         if self.primary_key_bytes + self.secondary_key_bytes > TABLE_FIXED_KEY_MAX_BYTES:
-            raise InvalidArgumentError(f"both keys of a table together have at most {TABLE_FIXED_KEY_MAX_BYTES} bytes")
+            raise InvalidArgumentError(
+                f"the two keys of a key-value table can have at most {TABLE_FIXED_KEY_MAX_BYTES} bytes together"
+            )
         if not 1 <= self.partitions <= STREAM_MAX_SEGMENTS:
-            raise InvalidArgumentError(f"a key-value table has 1 to {STREAM_MAX_SEGMENTS:,} partitions")
+            raise InvalidArgumentError(f"a key-value table must have 1 to {STREAM_MAX_SEGMENTS:,} partitions")
 
 
 def _check_factor(scale_factor: int) -> None:
     if scale_factor < 2:
-        raise InvalidArgumentError(f"a split makes at least 2 segments: the scale factor can't be {scale_factor}")
+        raise InvalidArgumentError(f"the scale factor must be 2 or more, not {scale_factor}")

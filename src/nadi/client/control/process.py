@@ -1,4 +1,4 @@
-"""The process that a client belongs to."""
+"""Detect that a client is used in a process forked from its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nadi.errors import ClosedError
 
 
 class OwnProcess:
-    """The process that created this object. In a process forked from it, no part of the client works."""
+    """The process that created this object; a client doesn't work in a process forked from it."""
 
     def __init__(self) -> None:
         self._id = os.getpid()
@@ -21,14 +21,14 @@ class OwnProcess:
         """Raise ClosedError in any other process."""
         if os.getpid() != self._id:
             raise ClosedError(
-                "this client was made before the process forked, and its thread stayed behind: "
-                "start processes by multiprocessing's spawn or forkserver, and make a client in each"
+                "this client can't be used in a forked process: start processes with multiprocessing's spawn or "
+                "forkserver method, and create a client in each"
             )
 
 
 class GrpcUse:
-    """How many channels this process has open. gRPC's threads stay behind at a fork, and a channel that is opened
-    without them waits forever: while one was open when its process forked, none can be opened there."""
+    """Number of this process's open gRPC channels. A fork doesn't copy gRPC's threads, and a channel opened without
+    them waits forever: if a channel was open at the fork, the new process can't open any."""
 
     def __init__(self) -> None:
         self._process, self._channels = os.getpid(), 0
@@ -37,8 +37,8 @@ class GrpcUse:
         if os.getpid() != self._process:
             if self._channels:
                 raise ClosedError(
-                    "this process was forked from one with a client, and gRPC's threads stayed behind: "
-                    "start processes by multiprocessing's spawn or forkserver"
+                    "a client can't be created in a process forked from one with an open client: start processes with "
+                    "multiprocessing's spawn or forkserver method"
                 )
             self._process = os.getpid()
         self._channels += 1

@@ -1,6 +1,6 @@
-"""How a client proves who it is, and how it recognizes the server: credentials and TLS.
+"""Define a client's credentials and TLS settings.
 
-Anything not passed is taken from the environment, under the names that Pravega's clients use:
+Settings that aren't passed are read from the environment, under the names that Pravega's clients use:
 
     pravega_client_auth_method      Basic or Bearer
     pravega_client_auth_token       the credentials as sent (for Basic: base64 of user:password)
@@ -44,7 +44,7 @@ class Basic:
 @checked()
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token from an issuer that the server trusts; if it is a function, that is called before each request."""
+    """A token from an issuer that the server trusts, or a function that returns one and is called for each request."""
 
     token: str | Callable[[], str] = field(repr=False)
 
@@ -55,7 +55,7 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An authorization that somebody else assembled."""
+    """A complete `authorization` value, as passed in the environment."""
 
     value: str = field(repr=False)
 
@@ -65,7 +65,7 @@ class Encoded:
 
 def _sendable(value: str) -> str:
     if not (value.isascii() and value.isprintable()):
-        raise InvalidArgumentError("the credentials hold a character that can't be sent: is there a line end in them?")
+        raise InvalidArgumentError("the credentials contain a character that can't be sent: remove any line break")
     return value
 
 
@@ -74,8 +74,8 @@ Credentials = Basic | Bearer | Encoded
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """One client's security. trust_store: PEM file or folder, None for the system's; validate_host_name:
-    whether the certificate must bear the server's name."""
+    """Security settings of a client. trust_store: PEM file or folder, None for the system's certificates;
+    validate_host_name: whether the certificate must contain the server's name."""
 
     credentials: Credentials | None = None
     tls: bool = False
@@ -94,7 +94,7 @@ class Security:
             raise InvalidArgumentError(f"the trust store {path} can't be read: {error.strerror}") from error
         text = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)
         if not text:
-            raise InvalidArgumentError(f"the trust store {path} holds no PEM certificate")
+            raise InvalidArgumentError(f"the trust store {path} does not contain a PEM certificate")
         return text
 
     def ssl_context(self) -> ssl.SSLContext | None:
@@ -107,7 +107,7 @@ class Security:
             raise InvalidArgumentError(f"the trust store {self.trust_store} can't be used: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.validate_host_name
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in gRPC: whatever is trusted ends the chain
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in gRPC: any trusted certificate ends the chain
         return context
 
 
@@ -117,12 +117,12 @@ def split_uri(uri: str) -> tuple[str, bool]:
     >>> split_uri("tls://controller.example:9090")
     ('controller.example:9090', True)
     """
-    scheme, found, rest = uri.partition("://")
-    if not found:
-        scheme, rest = "tcp", uri
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if "," in rest:
-        raise InvalidArgumentError(f"{uri!r} names several servers: give one of them; in a cluster any will do")
+    scheme, separator, address = uri.partition("://")
+    if not separator:
+        scheme, address = "tcp", uri
+    host, _, port = address.rstrip("/").rpartition(":")
+    if "," in address:
+        raise InvalidArgumentError(f"{uri!r} names several servers: pass one of them, in a cluster any server")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
     if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES or not host or not is_port:
         raise InvalidArgumentError(
@@ -147,17 +147,17 @@ def security_of(
 
 
 def _credentials_in(environment: Mapping[str, str]) -> Credentials | None:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         name: environment.get(_ENVIRONMENT + name) for name in ("method", "token", "username", "password")
     }
-    method = given["method"]
+    method = settings["method"]
     if not method:
         return None
     if method not in ("Basic", "Bearer"):
         raise InvalidArgumentError(f"{_ENVIRONMENT}method is {method!r}: it must be Basic or Bearer")
-    if given["token"]:
-        return Encoded(f"{method} {given['token']}")
-    if method == "Basic" and given["username"] and given["password"] is not None:
-        return Basic(given["username"], given["password"])
-    wanted = f"{_ENVIRONMENT}token" + (f", or {_ENVIRONMENT}username and _password" if method == "Basic" else "")
-    raise InvalidArgumentError(f"{_ENVIRONMENT}method is {method}, so set {wanted}")
+    if settings["token"]:
+        return Encoded(f"{method} {settings['token']}")
+    if method == "Basic" and settings["username"] and settings["password"] is not None:
+        return Basic(settings["username"], settings["password"])
+    missing = f"{_ENVIRONMENT}token" + (f", or {_ENVIRONMENT}username and _password" if method == "Basic" else "")
+    raise InvalidArgumentError(f"{_ENVIRONMENT}method is {method}: also set {missing}")

@@ -1,6 +1,6 @@
-"""How long to keep trying.
+"""Limit the time of retries.
 
-A loop with a time limit runs under a `TimeLimit` and notes the trouble it meets, so that a timeout says why.
+A retry loop runs under a `TimeLimit` and records its last error, so that a timeout includes the reason.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from nadi.errors import NadiError, RequestTimeoutError, UnavailableError
 
 
 def is_cancelled() -> bool:
-    """Return, in an `except CancelledError`, whether this task was cancelled rather than what it was waiting for."""
+    """Return, in an `except CancelledError`, whether this task was cancelled and not the future it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class TimeLimit:
-    """`async with`: a body that takes longer ends with a RequestTimeoutError that names `what` and the trouble met.
+    """Async context manager that ends its body after `timeout_s` with a RequestTimeoutError.
 
-    timeout_s: None is forever. A timeout that the body itself raises passes unchanged.
+    message, trouble: called for the error's text and for the reason, if known. timeout_s: None for no limit. A timeout
+    that the body itself raises passes unchanged.
     """
 
     def __init__(
-        self, timeout_s: float | None, what: Callable[[], str], trouble: Callable[[], NadiError | None] = lambda: None
+        self,
+        timeout_s: float | None,
+        message: Callable[[], str],
+        trouble: Callable[[], NadiError | None] = lambda: None,
     ) -> None:
-        self._timeout_s, self._what, self._trouble = timeout_s, what, trouble
+        self._timeout_s, self._message, self._trouble = timeout_s, message, trouble
 
     async def __aenter__(self) -> None:
         self._timeout = asyncio.timeout(self._timeout_s)
@@ -39,7 +43,7 @@ class TimeLimit:
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
-            met = self._trouble()
-            # the cause is for callers, where its type says more than the message
-            cause = None if type(met) in (UnavailableError, RequestTimeoutError) else met
-            raise RequestTimeoutError(self._what() + (f": {met}" if met else "")) from cause
+            trouble = self._trouble()
+            # callers get the cause if its type says more than the message
+            cause = None if type(trouble) in (UnavailableError, RequestTimeoutError) else trouble
+            raise RequestTimeoutError(self._message() + (f": {trouble}" if trouble else "")) from cause

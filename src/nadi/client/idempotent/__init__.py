@@ -1,1 +1,1 @@
-"""Events with numbers that outlive their writer: whoever writes them again under its id writes each exactly once."""
+"""Write numbered events exactly once, even if another process repeats them under the same writer id."""

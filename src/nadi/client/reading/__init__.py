@@ -1,4 +1,4 @@
-"""From segments' bytes to events: a reader of a slice, reading ahead, damage, watermarks.
+"""Turn segments' bytes into events: slice readers, read-ahead, damage, watermarks.
 
-Owns how far each segment was read. Which segment may follow is decided by `nadi.model.frontier`.
+Owns the read position in each segment. `nadi.model.frontier` decides which segment may be read next.
 """

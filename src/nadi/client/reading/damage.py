@@ -1,4 +1,4 @@
-"""What readers do where stored data is damaged: report it and let the application decide, or note it and continue."""
+"""Handle damaged data in readers: raise an error, or log the damage and continue behind it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SKIP: Final = "skip"
 
 
 def check_on_damage(on_damage: str) -> None:
-    """InvalidArgumentError unless it is one of the two."""
+    """Raise InvalidArgumentError unless `on_damage` is a valid option."""
     if on_damage not in get_args(OnDamage):
-        raise InvalidArgumentError(f'on_damage is "raise" or "skip", not {on_damage!r}')
+        raise InvalidArgumentError(f'on_damage must be "raise" or "skip", not {on_damage!r}')
 
 
 def note_skipped(skipped: list[DamagedDataError], error: DamagedDataError) -> None:
-    log.warning("skipped: %s", error)
+    log.warning("skipped damaged data: %s", error)
     skipped.append(error)
     del skipped[:-SKIPPED_DAMAGES_KEPT]

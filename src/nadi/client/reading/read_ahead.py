@@ -1,6 +1,6 @@
-"""One segment as readers have it, those of slices and those of groups: read ahead into a bounded queue by a task.
+"""Read one segment ahead into a bounded queue, for the readers of slices and of reader groups.
 
-The task reads to the segment's end. Where data was truncated away or is damaged, it notes the gap and continues after
+A task reads to the segment's end. Where data was truncated away or is damaged, it notes the gap and continues behind
 it; at the end it asks for the successors.
 """
 
@@ -31,15 +31,15 @@ from nadi.naming import parse_segment_name, segment_name
 
 
 def share_bytes(segments: int) -> int:
-    """How many bytes a reader of so many segments reads ahead in each."""
+    """Return how many bytes a reader of `segments` segments reads ahead in each."""
     return max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // max(segments, 1)), READ_REPLY_MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Data that was truncated away before it was read; to_offset None: to the segment's end.
+    """Data that was truncated away before it was read, or that is damaged.
 
-    damage: why it can't be read, if it wasn't truncated but is damaged.
+    to_offset: None for the segment's end. damage: the reason why damaged data can't be read.
     """
 
     segment: str
@@ -49,7 +49,7 @@ class Gap:
 
     @property
     def error(self) -> DamagedDataError | TruncatedError:
-        """What a reader raises there that reports no gaps."""
+        """The error for readers that don't report gaps."""
         if self.to_offset is None:
             return SegmentGoneError(self.segment)
         if self.damage is not None:
@@ -59,14 +59,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A segment that was read to its end."""
+    """The end of a segment that was read completely, and its successors."""
 
     offset: int
     successors: tuple[NamedRange, ...]
 
 
 class SegmentSource:
-    """`given`: up to where the application has the segment. The source's task ends with `close`."""
+    """Read-ahead queue of one segment. `given`: the offset up to which the application has received it. `close` ends
+    the source's task."""
 
     def __init__(
         self,
@@ -81,30 +82,30 @@ class SegmentSource:
     ) -> None:
         self.segment = keys.segment
         self.given = start
-        self.is_frozen = False  # nothing is returned from it: it may go to another reader
+        self.is_frozen = False  # paused, because it may be reassigned to another reader
         self.error: NadiError | None = None
         self.end = end
         self._stores, self._purpose, self._news = stores, purpose, news
         self._most_bytes = read_ahead_bytes
         self._blocks: deque[EventBlock] = deque()
-        self._waiting_bytes = 0  # of the blocks
-        self._room = asyncio.Event()
+        self._waiting_bytes = 0  # total size of `_blocks`
+        self._capacity = asyncio.Event()
         self._gaps: deque[Gap] = deque()
-        self._reached = start  # where the first event starts that was not read yet
+        self._reached = start  # offset of the first event that was not read yet
         self._successors: tuple[NamedRange, ...] | None = None
         self._task = asyncio.create_task(self._run())
 
     def peek(self) -> EventBlock | Gap | None:
-        """The next block or gap, whichever lies first, or None if nothing has arrived. Small blocks that wait are
-        joined, so that a late reader catches up."""
+        """Return the next block or gap, or None if no data has arrived. Small waiting blocks are joined, so that a slow
+        reader catches up."""
         self._join()
-        gap = self._gaps[0] if self._gaps else None  # first: what lies before it has arrived earlier
+        gap = self._gaps[0] if self._gaps else None
         block = self._blocks[0] if self._blocks else None
         return block if gap is None or (block is not None and block.offset < gap.from_offset) else gap
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a block, a gap or an error."""
+        """Whether a block, a gap or an error is available."""
         return bool(self._gaps or self._blocks) or self.error is not None
 
     def pass_gap(self) -> None:
@@ -117,16 +118,16 @@ class SegmentSource:
         self._join()
         block = self._blocks.popleft()
         self._waiting_bytes -= block.size_bytes
-        self._room.set()
+        self._capacity.set()
         return block
 
     def put_back(self, block: EventBlock) -> None:
-        """Put the rest of a taken block back in front."""
+        """Put the unused part of a taken block back in front."""
         self._blocks.appendleft(block)
         self._waiting_bytes += block.size_bytes
 
     def _join(self) -> None:
-        """Make one block of the first ones, as far as they are adjacent and small."""
+        """Join the first blocks while they are adjacent and small."""
         blocks = self._blocks
         if len(blocks) < 2:
             return
@@ -141,18 +142,18 @@ class SegmentSource:
 
     @property
     def completion(self) -> Completion | None:
-        """Where the segment ended and what follows, once all of it was returned."""
+        """The segment's end and its successors, once all of it was returned."""
         if self._successors is None or self._gaps or self._blocks:
             return None
         return Completion(self.given, self._successors)
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of it was read, if not returned."""
+        """Whether the segment was read completely, though perhaps not returned."""
         return self._successors is not None
 
     def try_again(self) -> None:
-        """Ask again, if the server was away."""
+        """Read again if the server was unavailable."""
         if isinstance(self.error, UnavailableError):
             self.error = None
             self._task = asyncio.create_task(self._run())
@@ -171,9 +172,9 @@ class SegmentSource:
                 except DamagedDataError as error:
                     self._note_gap(error.end_offset, error.reason)
                 except SegmentNotFoundError as error:
-                    found = await what_became_of(self._stores, error.segment)
-                    if not isinstance(found, SegmentGoneError):
-                        raise found from None
+                    reason = await what_became_of(self._stores, error.segment)
+                    if not isinstance(reason, SegmentGoneError):
+                        raise reason from None
                     self._note_gap(None)
                     break
             self._successors = await self._following()
@@ -182,7 +183,7 @@ class SegmentSource:
         self._news()
 
     async def _read(self) -> None:
-        """RequestTimeoutError if the server is away for as long as the client waits for it."""
+        """Read to the end; raise RequestTimeoutError if the server is unreachable for the client's timeout."""
         pieces = read_bytes(
             self._stores,
             self.segment,
@@ -198,11 +199,11 @@ class SegmentSource:
                 self._reached = block.offset + block.size_bytes
                 self._news()
                 while self._waiting_bytes >= self._most_bytes:
-                    self._room.clear()
-                    await self._room.wait()
+                    self._capacity.clear()
+                    await self._capacity.wait()
 
     def _note_gap(self, to_offset: int | None, damage: str | None = None) -> None:
-        """Note a gap, and continue after it."""
+        """Note a gap and move behind it."""
         self._gaps.append(Gap(self.segment, self._reached, to_offset, damage))
         if to_offset is not None:
             self._reached = self._within(to_offset)
@@ -215,5 +216,5 @@ class SegmentSource:
         if self.end is not None:
             return ()
         scope, stream, segment_id = parse_segment_name(self.segment)
-        found = await following(self._stores, scope, stream, segment_id)
-        return tuple(NamedRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in found)
+        successors = await following(self._stores, scope, stream, segment_id)
+        return tuple(NamedRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in successors)

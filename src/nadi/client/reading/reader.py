@@ -1,8 +1,8 @@
-"""SliceReader: the events of a stream between two cuts, or from a cut on as they arrive.
+"""Read the events of a stream between two cuts, or from a cut onwards as they arrive.
 
-Each segment being read is a `SegmentSource`, which reads ahead; blocks are given out from all of them in turn. A
-successor starts only once everything has been given out of all the segments that precede it under any of its keys, so
-each key's events come in order. What has been given out is a stream cut at any time: `position()`.
+Each segment being read is a `SegmentSource`, which reads ahead; the reader returns blocks from all sources in turn. A
+successor starts only after all blocks of the segments that precede it under any of its keys were returned, so each
+key's events arrive in order. The returned events end at a stream cut at any time: `position()`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from nadi.naming import segment_name
 _ids = itertools.count()
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):  # made a million times a second: five times as fast as a dataclass
-    """One event and its place: `offset` is that of its header in the segment."""
+class Event(msgspec.Struct, frozen=True, gc=False):  # created a million times a second, 5x faster than a dataclass
+    """One event and its position: `offset` is the offset of its header in the segment."""
 
     data: bytes
     segment_id: int
@@ -46,7 +46,7 @@ def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
 
 @checked()
 class SliceReader(Closing):
-    """The events of a slice, in blocks: iterate over it for (segment id, EventBlock). One user at a time."""
+    """Reader of a slice's events in blocks: iterate over it for (segment id, EventBlock). One caller at a time."""
 
     def __init__(
         self,
@@ -66,81 +66,82 @@ class SliceReader(Closing):
         self._frontier = frontier
         self._bound = bound
         self._sources: dict[int, SegmentSource] = {}
-        self._due: dict[int, None] = {}  # the segments with a block, a gap or an error, in their turn
-        self._drained = False  # one may have been given out to its end since `_follow` last looked
+        self._due: dict[int, None] = {}  # queue of segments with a block, a gap or an error
+        self._drained = False  # a source may have ended since the last `_replace_ended`
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
-        self._news = asyncio.Event()
-        self._held: tuple[int, EventBlock] | None = None  # on its way to another thread
+        self._wakeup = asyncio.Event()
+        self._pending: tuple[int, EventBlock] | None = None  # on its way to another thread
         self._closed = False
         self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
             self._begin(piece, max(start.positions[segment_id], 0), len(start.positions))
 
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        """(segment id, events), or None at the end of the slice or of a sealed stream.
+        """Return (segment id, events), or None at the end of the slice or of a sealed stream.
 
-        RequestTimeoutError if nothing came within `timeout` seconds, or the server was away for as long as the
-        client waits for it: ask again. TruncatedError, once, if what was to be read next was truncated away: from its
-        `offset` to its `start_offset`, or all of the segment (SegmentGoneError); each time, if it was so long ago that
-        what follows is forgotten (EpochGoneError). DamagedDataError, once, if it is
-        damaged: from its `offset` to its `end_offset`; damage that is skipped is noted in `skipped` instead. The next
-        call continues after that. PastEndError if the start lies past a segment's end.
+        Raises RequestTimeoutError if no events arrived within `timeout` seconds, or the server was unreachable for the
+        client's timeout: call again. Raises once, and continues behind the data with the next call: TruncatedError if
+        the next data was truncated away, from its `offset` to its `start_offset`, or the whole segment
+        (SegmentGoneError); DamagedDataError if the next data is damaged, from its `offset` to its `end_offset`; skipped
+        damage is listed in `skipped` instead. Raises each time EpochGoneError if the truncation is so old that the
+        successors are no longer known, and PastEndError if the start is past a segment's end.
         """
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    self._news.clear()
+                    self._wakeup.clear()
                     if self._closed:
                         raise ClosedError("this reader was closed")
-                    if (found := self._take()) is not None:
-                        return found
-                    self._follow()
+                    if (block := self._take()) is not None:
+                        return block
+                    self._replace_ended()
                     if not self._sources:
                         return None
                     if not self._due:
-                        await self._news.wait()
-        except RequestTimeoutError:  # of a segment whose store is away
+                        await self._wakeup.wait()
+        except RequestTimeoutError:  # raised by a segment with an unreachable store
             raise
         except TimeoutError:
             trouble = self._stores.waits_for()
             raise RequestTimeoutError(
-                f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
+                f"no events arrived from {self.scope}/{self.stream} within {timeout} s"
+                + (f": {trouble}" if trouble else "")
             ) from None
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
-        while (found := await self.next_block()) is not None:
-            yield found
+        while (block := await self.next_block()) is not None:
+            yield block
 
     def position(self) -> StreamCut:
-        """Return the boundary between what was given out and what was not; start there to continue."""
-        if self._held is None:
-            self._follow()
-        given = {segment_id: source.given for segment_id, source in self._sources.items()}
-        if self._held is not None:
-            given[self._held[0]] = self._held[1].offset
-        return StreamCut(self.scope, self.stream, self._frontier.positions(given | self._stopped))
+        """Return the cut behind the returned events; start there to continue."""
+        if self._pending is None:
+            self._replace_ended()
+        offsets = {segment_id: source.given for segment_id, source in self._sources.items()}
+        if self._pending is not None:
+            offsets[self._pending[0]] = self._pending[1].offset
+        return StreamCut(self.scope, self.stream, self._frontier.positions(offsets | self._stopped))
 
     async def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
-        """Return the window of event time at `position()`, or at a position before it, from the stream's watermarks."""
+        """Return the window of event time at `position()`, or at an earlier position, from the stream's watermarks."""
         return await self._windows.at((position or self.position()).positions)
 
     @property
     def skipped(self) -> list[DamagedDataError]:
-        """With on_damage="skip": the last 1,000 damaged places that were skipped."""
+        """The last 1,000 ranges skipped as damaged, with on_damage="skip"."""
         return list(self._skipped)
 
     def close(self) -> None:
-        """Close at once; whoever waits in `next_block` gets ClosedError."""
+        """Close immediately; a waiting `next_block` raises ClosedError."""
         self._closed = True
         for source in self._sources.values():
             source.close()
         self._stores.release(self._purpose)
-        self._news.set()
+        self._wakeup.set()
 
     # --- inside -----------------------------------------------------------------------------
 
     def _take(self) -> tuple[int, EventBlock] | None:
-        """Give out the next block, or raise what comes before it; None if nothing has arrived."""
+        """Return the next block, or raise the error before it; return None if no data has arrived."""
         while self._due:
             segment_id = next(iter(self._due))
             del self._due[segment_id]
@@ -149,24 +150,24 @@ class SliceReader(Closing):
             if isinstance(item, EventBlock):
                 block = source.take()
                 source.given = block.offset + block.size_bytes
-                self._look_at(segment_id)
+                self._check(segment_id)
                 return segment_id, block
             if item is not None:
                 source.pass_gap()
-                self._look_at(segment_id)
+                self._check(segment_id)
                 if item.damage is None or self._on_damage != SKIP:
                     raise item.error
                 assert isinstance(item.error, DamagedDataError)
                 note_skipped(self._skipped, item.error)
             elif (error := source.error) is not None:
-                self._due[segment_id] = None  # it is raised again next time, unless it was of an absent server
+                self._due[segment_id] = None  # the next call raises it again, unless `try_again` clears it
                 for other in self._sources.values():
-                    other.try_again()  # that one has reported it, so the others needn't
+                    other.try_again()  # an unreachable server is reported once for all sources
                 raise error
         return None
 
-    def _look_at(self, segment_id: int) -> None:
-        """Queue it if it has something, and note whether it was given out to its end."""
+    def _check(self, segment_id: int) -> None:
+        """Queue a source that has data or an error, and note whether it has ended."""
         source = self._sources.get(segment_id)
         if source is None:
             return
@@ -175,12 +176,12 @@ class SliceReader(Closing):
         elif source.has_ended:
             self._drained = True
 
-    def _news_of(self, segment_id: int) -> None:
-        self._look_at(segment_id)
-        self._news.set()
+    def _wake(self, segment_id: int) -> None:
+        self._check(segment_id)
+        self._wakeup.set()
 
     def _begin(self, piece: SegmentRange, start: int, count: int) -> None:
-        """Read a segment, one of about so many."""
+        """Start reading a segment, one of about `count`."""
         segment_id = piece.segment_id
         end = self._bound.limit(piece) if self._bound is not None else None
         if end is not None and end <= start:
@@ -194,11 +195,11 @@ class SliceReader(Closing):
             end,
             purpose=self._purpose,
             read_ahead_bytes=share_bytes(count + 1),
-            news=lambda: self._news_of(segment_id),
+            news=lambda: self._wake(segment_id),
         )
 
-    def _follow(self) -> None:
-        """Replace the segments that were given out to their end by those that may follow."""
+    def _replace_ended(self) -> None:
+        """Replace completely returned segments by the successors that may start."""
         if not self._drained:
             return
         self._drained = False
@@ -208,15 +209,15 @@ class SliceReader(Closing):
             if source.end is not None or not completion.successors:
                 self._frontier.stop(segment_id)
                 self._stopped[segment_id] = source.given
-                begun = []
+                ready = []
             else:
-                begun = self._frontier.complete(segment_id, [keys.as_range() for keys in completion.successors])
+                ready = self._frontier.complete(segment_id, [keys.as_range() for keys in completion.successors])
             del self._sources[segment_id]
-            for piece in begun:
-                self._begin(piece, 0, len(self._sources) + len(begun))
+            for piece in ready:
+                self._begin(piece, 0, len(self._sources) + len(ready))
 
 
-# --- what the rest of the client asks of a reader ---------------------------------------------
+# --- for other modules of the client ----------------------------------------------------------
 
 
 def is_closed(reader: SliceReader) -> bool:
@@ -224,15 +225,16 @@ def is_closed(reader: SliceReader) -> bool:
 
 
 async def held_block(reader: SliceReader, timeout: float | None) -> tuple[int, EventBlock] | None:
-    """`next_block` for another thread: the same one until `give_out`, so that an interrupted wait loses none."""
-    if reader._held is None or reader._closed:
-        reader._held = await reader.next_block(timeout)
-    return reader._held
+    """Return the next block for another thread: the same one until `give_out`, so that an interrupted wait loses
+    none."""
+    if reader._pending is None or reader._closed:
+        reader._pending = await reader.next_block(timeout)
+    return reader._pending
 
 
 def give_out(reader: SliceReader) -> None:
-    """The held block has reached its thread."""
-    reader._held = None
+    """Confirm that the pending block has reached its thread."""
+    reader._pending = None
 
 
 async def open_reader(
@@ -244,9 +246,10 @@ async def open_reader(
     routing_keys: Sequence[str] | None = None,
     on_damage: OnDamage = RAISE,
 ) -> SliceReader:
-    """A reader from `start` (or the head) to `end` (or forever); InvalidStreamCutError if they don't fit.
+    """Open a reader from `start` (or the head) to `end` (or without an end); raise InvalidStreamCutError if the cuts
+    are invalid.
 
-    With routing keys, only the segments that can hold them are read, and `position` has only those.
+    With routing keys, only the segments that can contain them are read, and `position` has only these segments.
     """
     check_on_damage(on_damage)
     for cut in (start, end):
@@ -261,7 +264,7 @@ async def open_reader(
     if end is None:
         frontier = await boundary.frontier_at(stores, start, keys)
         return SliceReader(stores, scope, stream, frontier, start, None, on_damage)
-    boundary.check_order(start, end)  # before anything is asked
+    boundary.check_order(start, end)  # before any request
     frontier, last, _ = await asyncio.gather(
         boundary.frontier_at(stores, start, keys),
         boundary.segment_ranges(stores, scope, stream, end),

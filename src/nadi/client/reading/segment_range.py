@@ -1,6 +1,6 @@
-"""Part of one segment, as fast as its store sends it: for callers that read each segment of a slice separately.
+"""Read part of one segment at full speed, for callers that read each segment of a slice separately.
 
-Where they need none of the events' bytes, the store tells how long the events are: `event_places`.
+Callers that don't need the events' bytes get the sizes of the events from the store: `event_places`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ids = itertools.count()
 
 
 class ReadBytes(Protocol):
-    """As `segment_input.read_bytes`: the bytes of a segment in order, or an error from where those given out end."""
+    """A function like `segment_input.read_bytes`: yields a segment's bytes in order; its error applies behind them."""
 
     def __call__(
         self, stores: SegmentStores, segment: str, start: int, end: int, /, *, purpose: str
@@ -42,8 +42,8 @@ async def read_segment_range(
     *,
     read: ReadBytes = read_bytes,
 ) -> AsyncGenerator[EventBlock, None]:
-    """The events of one segment between two event boundaries, as fast as its store sends them; or from wherever else
-    `read` has its bytes."""
+    """Yield the events of one segment between two event boundaries. read: the source of the bytes, by default the
+    segment's store."""
     parse_segment_name(segment)
     check_on_damage(on_damage)
     purpose = f"segment reader {next(_ids)}"
@@ -66,7 +66,7 @@ async def read_segment_range(
         stores.release(purpose)
     if reached != end:
         raise InvalidArgumentError(
-            f"{end:,} is not an event boundary of segment {segment}, or lies past its end ({reached:,})"
+            f"offset {end:,} of segment {segment} is not an event boundary, or is past its end ({reached:,})"
         )
 
 
@@ -80,44 +80,44 @@ async def event_places(
     most: int | None = None,
     read: ReadBytes = read_bytes,
 ) -> AsyncGenerator[EventPlaces | EventBlock, None]:
-    """Where the events between two event boundaries lie, as `read_segment_range` would give them, with
-    the same errors; about the first `most` of them alone, if that is given.
+    """Yield the offsets of the events between two event boundaries, with the errors of `read_segment_range`.
 
-    From where the store doesn't know, or can't say, it is read after all, with `read`: so blocks come.
+    most: stop after about this many events. From the offset where the store can't return the sizes, the events
+    themselves are read with `read` and yielded as blocks.
     """
     import numpy as np
 
     reached = checked = start
-    left = most
-    asked: asyncio.Task[EventSizes | None] | None = None
+    remaining = most
+    request: asyncio.Task[EventSizes | None] | None = None
 
-    def ask() -> asyncio.Task[EventSizes | None]:
-        wanted = EVENT_SIZES_LISTED if left is None else left
-        return asyncio.create_task(list_event_sizes(stores, segment, reached, checked, end, wanted))
+    def send_request() -> asyncio.Task[EventSizes | None]:
+        count = EVENT_SIZES_LISTED if remaining is None else remaining
+        return asyncio.create_task(list_event_sizes(stores, segment, reached, checked, end, count))
 
     try:
-        while reached < end and left != 0:
-            asked = asked or ask()
+        while reached < end and remaining != 0:
+            request = request or send_request()
             try:
-                page = await asked
+                page = await request
             except (TruncatedError, InvalidArgumentError):
-                break  # a reader knows what is wrong, and where to go on
-            asked = None
+                break  # a reader determines the reason and where to resume
+            request = None
             if page is None or (page.reached, page.checked) <= (reached, checked):
                 break
             places = EventPlaces(np.cumsum(page.sizes) - page.sizes, reached, page.reached - reached)
             reached, checked = page.reached, page.checked
-            left = None if left is None else left - len(places)
-            if reached < end and left != 0:
-                asked = ask()  # the store finds them while these are used
+            remaining = None if remaining is None else remaining - len(places)
+            if reached < end and remaining != 0:
+                request = send_request()  # the store works on the next page while the caller uses this one
             if len(places):
                 yield places
     finally:
-        if asked is not None:
-            asked.cancel()
+        if request is not None:
+            request.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await asked
-    if reached < end and left != 0:
+                await request
+    if reached < end and remaining != 0:
         async with aclosing(read_segment_range(stores, segment, reached, end, on_damage, read=read)) as blocks:
             async for block in blocks:
                 yield block

@@ -1,7 +1,7 @@
-"""A stream's watermarks as readers use them: the time window of a position, and cuts for an event time.
+"""Look up a stream's watermarks: the time window of a position, and cuts for an event time.
 
-They lie in the stream's mark stream, oldest first, and are looked up there on every request; only the place to
-continue from is kept. From one to the next, bounds never fall and cuts never go back.
+Watermarks are stored in the stream's mark stream, oldest first, and are looked up there for every request; only the
+offset to resume at is cached. From one watermark to the next, bounds never decrease and cuts never go back.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark, decode_watermark
 from nadi.naming import MARK_PREFIX
 
-ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
-SCANNED_BYTES = 256 * KIB  # a stretch of a mark stream that is short enough to read through
-_NEAR_BYTES = 16 * KIB  # one that is read through by those who ask often
+ENTRY_MAX_BYTES = 1 * MIB  # above the size of an entry with the maximum number of segments
+SCANNED_BYTES = 256 * KIB  # a range of a mark stream that is short enough to read completely
+_NEAR_BYTES = 16 * KIB  # the same for frequent callers
 _ENTRY_USUAL_BYTES = 4 * KIB
-_TRIES = 5  # while the mark stream is truncated as it is read
+_TRIES = 5  # attempts when the mark stream is truncated during a read
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The window of event time at a reader's position; None where nothing is known.
+    """The window of event time at a reader's position; None for an unknown bound.
 
-    lower: writers had noted times up to this one at the reader's position, so what follows has no time before it.
-    upper: what writers had noted when they were as far as the reader is, or just after it.
+    lower: later events have no time before it, according to the times that writers had noted at the reader's position.
+    upper: the time that writers had noted at the reader's position or just behind it.
     """
 
     lower: int | None
@@ -42,8 +42,8 @@ class TimeWindow:
 async def watermarks(
     stores: SegmentStores, scope: str, stream: str, start: int = 0
 ) -> AsyncGenerator[tuple[int, Watermark], None]:
-    """(where its entry ends, watermark) from the entry at `start`, or the oldest that is left; at least up to the
-    last that existed when this started."""
+    """Yield (end offset of the entry, watermark) from the entry at `start`, or from the oldest stored one, at least up
+    to the last that existed at the call."""
     marks = await _opened(stores, scope, stream)
     for attempt in range(_TRIES):
         extent = await marks.extent()
@@ -59,30 +59,30 @@ async def watermarks(
 
 
 class TimeWindows:
-    """The time windows of positions in one stream that mostly advance: earlier watermarks are not read again."""
+    """Time windows of one stream's positions, which mostly advance: earlier watermarks are not read again."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self._stores, self._scope, self._stream = stores, scope, stream
-        self._passed: Watermark | None = None  # the last one at or after whose cut the position was
-        self._next = 0  # the entry after it
+        self._passed: Watermark | None = None  # the last watermark at or before the position
+        self._next = 0  # offset of the entry after it
         self._ranges: dict[int, tuple[float, float]] = {}
 
     async def at(self, position: Mapping[int, int]) -> TimeWindow:
-        """The window of a position, which need not have all keys: lower from the last watermark at or before it,
+        """Return the window of a position, which may lack some keys: lower from the last watermark at or before it,
         upper from the first after it."""
         if not position:
             return TimeWindow(None, None)
         await self._learn(position)
         if self._passed is not None and not self._order(self._passed, position).is_at_or_before:
-            self._passed = None  # it went back
+            self._passed = None  # the position went back
         if self._passed is None:
             self._next = await find_start(
-                self._stores, self._scope, self._stream, lambda one: self._order(one, position).is_at_or_before
+                self._stores, self._scope, self._stream, lambda mark: self._order(mark, position).is_at_or_before
             )
         upper = None
         is_passing = True
-        async with aclosing(watermarks(self._stores, self._scope, self._stream, self._next)) as found:
-            async for end, watermark in found:
+        async with aclosing(watermarks(self._stores, self._scope, self._stream, self._next)) as entries:
+            async for end, watermark in entries:
                 order = self._order(watermark, position)
                 is_passing = is_passing and order.is_at_or_before
                 if is_passing:
@@ -96,7 +96,7 @@ class TimeWindows:
         return compare_shared(watermark.positions(), position, {**self._ranges, **watermark.ranges()})
 
     async def _learn(self, position: Mapping[int, int]) -> None:
-        """The key ranges of the position's segments, and only theirs."""
+        """Cache the key ranges of the position's segments, and drop all others."""
         known = {segment: self._ranges[segment] for segment in position if segment in self._ranges}
         others = StreamCut(self._scope, self._stream, {segment: 0 for segment in position if segment not in known})
         for piece in await segment_ranges(self._stores, self._scope, self._stream, others):
@@ -105,12 +105,12 @@ class TimeWindows:
 
 
 async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
-    """The last known cut that every event of `time` or a later one follows; None if watermarks don't reach back so
-    far."""
+    """Return the last known cut before all events of `time` or later; None if the watermarks don't reach back to
+    `time`."""
     floor: Mapping[int, int] = {}
     start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
-    async with aclosing(watermarks(stores, scope, stream, start)) as found:
-        async for _, watermark in found:
+    async with aclosing(watermarks(stores, scope, stream, start)) as entries:
+        async for _, watermark in entries:
             if watermark.lower >= time:
                 break
             floor = watermark.floor or floor
@@ -118,17 +118,17 @@ async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) 
 
 
 async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
-    """The first known cut that every event with a time before `time` precedes; None while there is none."""
+    """Return the first known cut behind all events with a time before `time`; None if not known yet."""
     start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
-    async with aclosing(watermarks(stores, scope, stream, start)) as found:
-        async for _, watermark in found:
+    async with aclosing(watermarks(stores, scope, stream, start)) as entries:
+        async for _, watermark in entries:
             if watermark.lower >= time:
                 return StreamCut(scope, stream, watermark.positions())
     return None
 
 
 async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
-    """An entry to start reading at, to meet the last two watermarks that `is_before` accepts, if there are two.
+    """Return the offset of an entry from which the last two watermarks that `is_before` accepts can be read.
 
     A year of watermarks costs about forty requests.
     """
@@ -138,13 +138,13 @@ async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: 
         back = await _narrowed(marks, extent, is_before, SCANNED_BYTES) - ENTRY_MAX_BYTES
         return await marks.boundary(back) if back > extent.start else extent.start
     except TruncatedError:
-        return 0  # it was truncated meanwhile, which leaves little
+        return 0  # truncated meanwhile, so few entries remain
 
 
 async def find_last(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
-    """An entry to start reading at, to meet the last watermark that `is_before` accepts, soon; or the oldest entry.
+    """Return the offset of an entry shortly before the last watermark that `is_before` accepts, or the oldest entry.
 
-    It is looked for from the end on, so that the last entries cost two requests.
+    The search starts at the end, so that the last entries cost two requests.
     """
     marks = await _opened(stores, scope, stream)
     try:
@@ -156,7 +156,7 @@ async def find_last(stores: SegmentStores, scope: str, stream: str, is_before: C
 async def _narrowed(
     marks: RevisionedStream, extent: RevisionRange, is_before: Callable[[Watermark], bool], most_bytes: int
 ) -> int:
-    """The oldest entry or one that `is_before` accepts, with the last that it accepts less than `most_bytes` behind."""
+    """Return the oldest entry, or one that `is_before` accepts less than `most_bytes` before the last accepted one."""
     low, high, step = extent.start, extent.end, most_bytes
     while high - low > most_bytes:
         middle = max((low + high) // 2, high - step)
@@ -164,14 +164,14 @@ async def _narrowed(
         if at < high and is_before(await _first(marks, at, extent.end)):
             low = at
         else:
-            high = middle  # no entry begins between it and `at`
+            high = middle  # no entry begins between `middle` and `at`
         step *= 4
     return low
 
 
 async def _first(marks: RevisionedStream, start: int, end: int) -> Watermark:
     for most_bytes in (_ENTRY_USUAL_BYTES, ENTRY_MAX_BYTES):
-        with suppress(InvalidStreamCutError):  # the entry goes on there
+        with suppress(InvalidStreamCutError):  # the entry is longer
             async with aclosing(marks.read(start, min(end, start + most_bytes))) as records:
                 async for record in records:
                     return decode_watermark(record.data)

@@ -1,5 +1,5 @@
-"""Segment stores as a client knows them: connections, tokens, where a segment is, its bytes in both directions.
+"""Access to segment stores: connections, tokens, segment locations, and reads and appends of bytes.
 
-Owns the connections, and the retries when one is lost. Of events it knows only the headers, never what
-writers, readers and tables make of them.
+Owns the connections and the retries after a connection is lost. Of events it knows only the headers, never how
+writers, readers and tables interpret them.
 """

@@ -1,4 +1,4 @@
-"""Turns read replies into whole events: an event that straddles replies is put together, nothing else is copied."""
+"""Assemble read replies into whole events; only an event that spans several replies is copied."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LENGTH = struct.Struct(">4xi")
 
 
 class EventAssembler:
-    """Takes consecutive bytes of one segment from an event boundary on, and returns whole events."""
+    """Assembler of whole events from a segment's consecutive bytes, starting at an event boundary."""
 
     def __init__(self, offset: int) -> None:
-        self._head = bytearray()  # of an event whose rest is still to come
-        self._offset = offset  # of the first byte in `_head`, or of what comes next
+        self._head = bytearray()  # the start of an incomplete event
+        self._offset = offset  # offset of the first byte in `_head`, or of the next data
 
     @property
     def offset(self) -> int:
-        """Where the first event starts that was not returned yet."""
+        """Offset of the first event that was not returned yet."""
         return self._offset
 
     @property
@@ -30,9 +30,8 @@ class EventAssembler:
         return bool(self._head)
 
     def next_event_after(self, offset: int) -> int:
-        """Where to continue if nothing up to `offset` can be read: after the event that has started, if that is later.
-
-        A server knows where appends start, and an event of several appends has such places within it.
+        """Return where to resume if the bytes up to `offset` can't be read: after the event that has started, if that
+        ends later. A server only knows where appends start, and an event of several appends contains such offsets.
         """
         if len(self._head) < HEADER_BYTES:
             return offset
@@ -72,10 +71,10 @@ class EventAssembler:
 async def events_in(
     pieces: AsyncGenerator[memoryview, None], segment: str, start: int, end: int | None
 ) -> AsyncGenerator[EventBlock, None]:
-    """The events in a segment's bytes from one event boundary to another, or to its end.
+    """Yield the events in a segment's bytes from one event boundary to another, or to the segment's end.
 
-    Raises what `pieces` does, DamagedDataError from the first event that can't be read to the next that may be;
-    InvalidStreamCutError if `end` lies within an event.
+    Raises the errors of `pieces`, with a DamagedDataError widened to event boundaries, and InvalidStreamCutError if
+    `end` is within an event.
     """
     assembler = EventAssembler(start)
     try:
@@ -84,9 +83,9 @@ async def events_in(
                 for block in assembler.feed(data):
                     yield block
     except DamagedDataError as error:
-        go_on_at = assembler.next_event_after(error.end_offset)
-        raise DamagedDataError(segment, assembler.offset, go_on_at, error.reason) from error
+        resume_at = assembler.next_event_after(error.end_offset)
+        raise DamagedDataError(segment, assembler.offset, resume_at, error.reason) from error
     if assembler.is_within_event and end is None:
         raise ProtocolError(f"segment {segment} ends within an event")
     if assembler.is_within_event:
-        raise InvalidStreamCutError(f"{end:,} is not an event boundary of segment {segment}, or lies past its end")
+        raise InvalidStreamCutError(f"offset {end:,} of segment {segment} is not an event boundary, or is past its end")

@@ -1,5 +1,4 @@
-"""What a segment's store tells of its bytes: which are in tier 2, and where; when they came; and how long
-the events in them are."""
+"""Ask a segment's store about its bytes: their chunks in tier 2, their arrival times, the sizes of their events."""
 
 from __future__ import annotations
 
@@ -13,36 +12,36 @@ from nadi.wire.time_index import ARRIVAL, Moments, moments_in
 
 
 async def locate_chunks(stores: SegmentStores, segment: str, start: int, end: int) -> Located:
-    """The first chunks with bytes of the segment from `start` to `end`; none from a server that doesn't know the
-    question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read."""
+    """Return the first chunks with bytes of the segment from `start` to `end`; empty if the server lacks the command.
+    Raises SegmentNotFoundError, TruncatedError and PermissionDeniedError like a read."""
     if not await _knows(stores, segment, "locates_chunks"):
         return Located()
     try:
         return located_in(await stores.ask(wire.LocateChunks(0, segment, start, end, ""), wire.ChunksLocated))
-    except TruncatedError as error:  # the reply doesn't say what was asked for
+    except TruncatedError as error:  # the reply lacks the requested offset
         raise TruncatedError(segment, start, error.start_offset) from error
 
 
 async def list_moments(
     stores: SegmentStores, segment: str, start: int, end: int, clock: int = ARRIVAL
 ) -> Moments | None:
-    """The first entries of a clock in the segment's time index for the bytes from `start` to `end`; None from a server
-    that doesn't know the question. SegmentNotFoundError, PermissionDeniedError as for a read."""
+    """Return a clock's first entries in the segment's time index for the bytes from `start` to `end`; None if the
+    server lacks the command. Raises SegmentNotFoundError and PermissionDeniedError like a read."""
     if not await _knows(stores, segment, "lists_moments"):
         return None
-    found = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, "", clock), wire.MomentsListed))
-    if len(found.offsets) and found.offsets[0] <= start:
+    moments = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, "", clock), wire.MomentsListed))
+    if len(moments.offsets) and moments.offsets[0] <= start:
         raise ProtocolError(
-            f"moments of {segment} behind {start:,} were asked for, and others told: it would never end"
+            f"the time index of {segment} returned offset {moments.offsets[0]:,}, not one after the requested {start:,}"
         )
-    return found
+    return moments
 
 
 async def list_event_sizes(
     stores: SegmentStores, segment: str, start: int, checked: int, end: int, most: int
 ) -> EventSizes | None:
-    """How long the events from `start` to `end` are, a page of them, as `wire.ListEventSizes` says; None from a server
-    that doesn't know the question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read; damage
+    """Return a page of the sizes of the events from `start` to `end`, as `wire.ListEventSizes` defines it; None if the
+    server lacks the command. Raises SegmentNotFoundError, TruncatedError and PermissionDeniedError like a read; damage
     ends the page."""
     if not await _knows(stores, segment, "lists_event_sizes"):
         return None
@@ -50,9 +49,10 @@ async def list_event_sizes(
     return sizes_in(request, await stores.ask(request, wire.EventSizesListed))
 
 
-async def _knows(stores: SegmentStores, segment: str, question: str) -> bool:
-    """Whether the segment's server knows it; True while that can't be reached, for whoever asks waits for it."""
+async def _knows(stores: SegmentStores, segment: str, capability: str) -> bool:
+    """Return whether the segment's server has the capability; True while it can't be reached, because the request will
+    wait for the server."""
     try:
-        return bool(getattr(await stores.connection(segment), question))
+        return bool(getattr(await stores.connection(segment), capability))
     except UnavailableError:
         return True

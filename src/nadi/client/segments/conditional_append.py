@@ -1,13 +1,13 @@
-"""Appends to one segment, each at the offset where its writer believes it to end, or under a number of the caller's.
+"""Append to one segment at an expected offset, or under event numbers that the caller chooses.
 
-The former are stored only if the segment has exactly the expected length, so two writers can't overlap. Several may be
-in flight: `submit` sends one at once, to where the one before it will end. If the earlier one is refused, somebody
-else's bytes may by chance fill its place exactly, and the later one would find the length it expects. So each is also
-conditional on the one before it having been stored; after a refusal, all that were sent later are refused too.
+An append at an offset is stored only if the segment has exactly that length, so two writers can't overlap. Several may
+be in flight: `submit` sends an append immediately, to the offset where the previous one will end. If the previous one
+is rejected, another writer's bytes may happen to have the same length, and the later append would find the length it
+expects. So each append also depends on the previous one being stored; after a rejection, all later ones are rejected.
 
-A lost connection, or a session whose token ends soon, is replaced: the next session reports, by the writer's event
-number, which of those in flight are stored, and the others are resent, in order and with their numbers. If the number
-is neither theirs nor the last that was known, another process has written under the writer's id: then none is resent.
+A lost connection, or a session whose token expires soon, is replaced. The next session reports by event number which of
+the appends in flight are stored; the others are resent, in order and with their numbers. If the number is neither one
+of these nor the last known one, another process has written under the writer's id: then none is resent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nadi.wire.fields import NO_VERSION, Buffer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ConditionalAppend:
-    """One append in flight. stored: gets the writer's last number in the segment."""
+    """An append in flight. stored: resolves to the writer's last number in the segment."""
 
     number: int
     send: Callable[[OpenSession], None]
@@ -39,33 +39,35 @@ class _ConditionalAppend:
 
 
 class SegmentAppender:
-    """One writer on one segment. The caller limits how much is in flight. writer_id: the caller's, by which other
-    processes may have written before; then the numbers are the caller's too. purpose: names the connections that it
-    shares."""
+    """One writer on one segment; the caller limits the bytes in flight.
+
+    writer_id: an id that other processes may have used before; then the caller also chooses the numbers. purpose: the
+    group of connections to share.
+    """
 
     def __init__(
         self, stores: SegmentStores, segment: str, writer_id: bytes | None = None, purpose: str = APPENDS
     ) -> None:
         self.segment = segment
-        self.trouble: NadiError | None = None  # what the appends in flight wait for
+        self.trouble: NadiError | None = None  # why the appends in flight wait
         self._stores, self._purpose = stores, purpose
-        self._has_own_id = writer_id is None
+        self._has_private_id = writer_id is None
         self._writer_id = writer_id or uuid.uuid4().bytes
         self._number = 0
-        self._last = NO_VERSION  # the writer's number in the segment, as far as is known
-        self._under_way: deque[_ConditionalAppend] = deque()
+        self._last = NO_VERSION  # the writer's last known number in the segment
+        self._in_flight: deque[_ConditionalAppend] = deque()
         self._session: OpenSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._backoff = Backoff()
 
     def submit(self, data: Buffer, expected_offset: int) -> asyncio.Future[int]:
-        """Store `data` at `expected_offset`, where the one submitted before will end; done once it is stored.
+        """Store `data` at `expected_offset`, the end of the append submitted before; the future resolves once stored.
 
-        ConditionFailedError if the segment has another length, or if an earlier append failed so; StreamSealedError;
-        StreamRemadeError. Any other failure fails everything in flight. If the server is unavailable it retries
-        forever, so set a timeout from outside. `data` must not change until then.
+        Raises ConditionFailedError if the segment has another length or an earlier append failed with that error,
+        StreamSealedError, StreamRecreatedError. Any other failure fails all appends in flight. Retries without limit
+        while the server is unavailable, so callers set a timeout. `data` must not change until the future is done.
         """
-        after = self._under_way[-1].number if self._under_way else NO_VERSION
+        after = self._in_flight[-1].number if self._in_flight else NO_VERSION
         self._number = number = self._number + 1
 
         def send(session: OpenSession) -> None:
@@ -75,12 +77,12 @@ class SegmentAppender:
         return self._submit(number, send)
 
     async def append(self, data: Buffer, expected_offset: int) -> None:
-        """Store `data` as one event, with its header before it, at `expected_offset`; the only one in flight.
+        """Store `data` with its header as one event at `expected_offset`; no other append may be in flight.
 
-        Raises what `submit` does, and StorageFullError at once, since that may last. If the wait is cancelled, the
-        append may or may not be stored.
+        Raises the errors of `submit`, and StorageFullError immediately, because that may last. If the wait is
+        cancelled, the append may or may not be stored.
         """
-        assert not self._under_way, "an event is appended alone: its command can't name the one before it"
+        assert not self._in_flight, "other appends are in flight: this command can't depend on them"
         self._number = number = self._number + 1
 
         def send(session: OpenSession) -> None:
@@ -89,10 +91,10 @@ class SegmentAppender:
         await self._stored_alone(self._submit(number, send, as_event=True))
 
     async def append_block(self, data: bytes, events: int, number: int) -> int:
-        """Store framed events under a number above all that the writer's id stored here; the only append in flight.
+        """Store framed events under a number above all stored numbers of the writer's id; call it alone in flight.
 
-        Return the number; or the writer's last one in the segment, if that isn't the one that was known: another
-        process has written under its id, and this append isn't stored. If the wait is cancelled, it may be.
+        Return the number. If it returns another number, another process has written under the writer's id: that is its
+        last number, and this append isn't stored. If the wait is cancelled, the append may or may not be stored.
         """
         return await self._stored_alone(
             self._submit(number, lambda session: session.append(self._writer_id, [data], len(data), events, number))
@@ -101,7 +103,7 @@ class SegmentAppender:
     async def last_number(self) -> int:
         """Return the writer's last number in the segment, or NO_VERSION; wait until the store answers."""
         self._drop_session()
-        return await self._stored_alone(self._submit(NO_VERSION, lambda _: None))  # any session knows that number
+        return await self._stored_alone(self._submit(NO_VERSION, lambda _: None))  # every session has stored NO_VERSION
 
     async def _stored_alone(self, stored: asyncio.Future[int]) -> int:
         try:
@@ -111,23 +113,23 @@ class SegmentAppender:
             raise
 
     def close(self) -> None:
-        """Forget what is in flight, whether or not it is stored; its futures are cancelled."""
+        """Cancel the futures of all appends in flight, whether or not these are stored."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
         self._drop_session()
-        self._last = NO_VERSION  # whoever waited may not know what was stored
-        while self._under_way:
-            self._under_way.popleft().stored.cancel()
+        self._last = NO_VERSION  # the cancelled caller may not know the stored number
+        while self._in_flight:
+            self._in_flight.popleft().stored.cancel()
 
     def _submit(
         self, number: int, send: Callable[[OpenSession], None], *, as_event: bool = False
     ) -> asyncio.Future[int]:
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         append = _ConditionalAppend(number, send, as_event, stored)
-        self._under_way.append(append)
+        self._in_flight.append(append)
         if self._session is not None and self._session.is_due:
-            self._drop_session()  # the next one learns what this one has stored
+            self._drop_session()  # the next session learns which appends this one stored
         if self._session is not None:
             append.send(self._session)
         else:
@@ -141,33 +143,33 @@ class SegmentAppender:
             self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
-        """Set up a session, however long it takes, and send what is in flight."""
+        """Set up a session, retrying without a limit, and resend the appends in flight."""
         try:
             if self.trouble is not None:
                 await self._backoff.pause()
-            told = AppendSession(self._on_reply, self._on_lost)
+            callbacks = AppendSession(self._on_reply, self._on_lost)
             async with explained(self._stores, self.segment):
                 session = await open_session(
-                    self._stores, self.segment, self._writer_id, told, self._waits, self._backoff, self._purpose
+                    self._stores, self.segment, self._writer_id, callbacks, self._waits, self._backoff, self._purpose
                 )
             self._session, last = session, session.last_event_number
-            is_known = self._has_own_id or last in (self._last, *(append.number for append in self._under_way))
-            while self._under_way and (self._under_way[0].number <= last or not is_known):
-                self._stored(last)  # before its reply was lost; or another process has stored something else
+            is_known = self._has_private_id or last in (self._last, *(append.number for append in self._in_flight))
+            while self._in_flight and (self._in_flight[0].number <= last or not is_known):
+                self._stored(last)  # its reply was lost, or another process has stored something else
             self._last = last
-            for append in self._under_way:
+            for append in self._in_flight:
                 append.send(session)
         except NadiError as error:
             self._fail(error)
-        except Exception:  # nobody may wait forever for a task that is no more
-            self._fail(ClosedError(f"appending to {self.segment} has broken down"))
+        except Exception:  # callers must not wait forever for this task
+            self._fail(ClosedError(f"appends to {self.segment} failed with an unexpected error: see the traceback"))
             raise
         finally:
             if self._opening is asyncio.current_task():
                 self._opening = None
 
     def _waits(self, error: UnavailableError) -> None:
-        if self._gives_up(error):
+        if self._must_fail(error):
             raise error
         self.trouble = error
 
@@ -177,36 +179,36 @@ class SegmentAppender:
         self._session = None
 
     def _on_reply(self, reply: wire.Command) -> None:
-        if self._session is None or not self._under_way:
+        if self._session is None or not self._in_flight:
             return
         error = error_of(reply)
-        if isinstance(reply, wire.DataAppended) and reply.event_number == self._under_way[0].number:
+        if isinstance(reply, wire.DataAppended) and reply.event_number == self._in_flight[0].number:
             self._stored(reply.event_number)
-        elif isinstance(reply, wire.ConditionalCheckFailed) and reply.event_number == self._under_way[0].number:
+        elif isinstance(reply, wire.ConditionalCheckFailed) and reply.event_number == self._in_flight[0].number:
             assert error is not None
-            _end(self._under_way.popleft(), error)  # each of the later ones gets an answer of its own
+            _end(self._in_flight.popleft(), error)  # each later append gets its own reply
         else:
-            self._interrupt(error or ProtocolError(f"an append to {self.segment} was answered with {reply!r}"))
+            self._interrupt(error or ProtocolError(f"unexpected reply to an append to {self.segment}: {reply!r}"))
 
     def _on_lost(self, error: NadiError) -> None:
         if self._session is not None:
             self._interrupt(error)
 
     def _interrupt(self, error: NadiError) -> None:
-        """The session is no longer usable: another resumes, or everything in flight fails."""
+        """Drop the session; another one resumes, or all appends in flight fail."""
         self._drop_session()
         if isinstance(error, SegmentNotFoundError):
-            self._open_soon()  # which finds out what became of it
-        elif not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._gives_up(error):
+            self._open_soon()  # it determines why the segment is missing
+        elif not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._must_fail(error):
             self._fail(error)
-        elif self._under_way:
+        elif self._in_flight:
             self.trouble = error
             self._stores.forget(self.segment)
             self._open_soon()
 
-    def _gives_up(self, error: NadiError) -> bool:
-        """Whether an event is in flight that the server has no room for: another try would wait for room."""
-        return isinstance(error, StorageFullError) and bool(self._under_way) and self._under_way[0].as_event
+    def _must_fail(self, error: NadiError) -> bool:
+        """Return whether `append` must fail because the server's storage is full, instead of waiting."""
+        return isinstance(error, StorageFullError) and bool(self._in_flight) and self._in_flight[0].as_event
 
     # --- ends -------------------------------------------------------------------------------
 
@@ -214,15 +216,15 @@ class SegmentAppender:
         self.trouble = None
         self._backoff = Backoff()
         self._last = number
-        stored = self._under_way.popleft().stored
-        if not stored.done():  # else its wait was cancelled
+        stored = self._in_flight.popleft().stored
+        if not stored.done():  # otherwise its wait was cancelled
             stored.set_result(number)
 
     def _fail(self, error: NadiError) -> None:
-        while self._under_way:
-            _end(self._under_way.popleft(), error)
+        while self._in_flight:
+            _end(self._in_flight.popleft(), error)
 
 
 def _end(append: _ConditionalAppend, error: NadiError) -> None:
-    if not append.stored.done():  # else its wait was cancelled
+    if not append.stored.done():  # otherwise its wait was cancelled
         append.stored.set_exception(error)

@@ -1,9 +1,9 @@
-"""One connection to a segment store: commands out, replies back to whoever waits for them.
+"""Connect to a segment store: send commands and dispatch the replies.
 
-A request carries a fresh request id and its reply resolves a future, so any number may be
-outstanding; an append session (one writer on one segment) keeps one request id for all its appends
-and gets each reply through a callback. When the connection is lost every waiter and every session
-is notified once, with UnavailableError, and the object can't be used any more.
+A request carries a fresh request id and its reply resolves a future, so any number may be outstanding; an append
+session (one writer on one segment) uses one request id for all its appends and gets each reply through a callback. When
+the connection is lost, every waiter and every session is notified once, with UnavailableError, and the object can't be
+used any more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from nadi.wire.fields import Buffer
 from nadi.wire.outgoing import Outgoing
 
 _Answer = TypeVar("_Answer", bound=wire.Command)
-TWO_WRITERS = "writer of the same id has begun here, and both go on in turns: end one of them, or give each its own id"
+TWO_WRITERS = "writer with the same id has started: stop one of them, or give each a different id"
 _KEEP_ALIVE_S = 10.0
-_SILENCE_S = 50.0  # without any answer, after which the peer counts as gone
-_NOT_AT_ALL = struct.pack("ii", 1, 0)  # `linger`: for no time is sent again what was sent, once it is closed
-_QUIET_TICKS = 4  # of the timer in that time, but for the first keep-alives are sent
+_SILENCE_S = 50.0  # seconds without any reply after which the peer is considered lost
+_NO_LINGER = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: the system resends nothing after close
+_QUIET_TICKS = 4  # timer ticks until a silent peer is considered lost; all but the first send a keep-alive
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """Address of a segment store."""
+
     host: str
     port: int
 
@@ -50,14 +52,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppendSession:
-    """One writer on one segment over one connection: it is notified of its replies and of its end."""
+    """Callbacks of one writer on one segment: for its replies and for the loss of the connection."""
 
     on_reply: Callable[[wire.Command], None]
     on_lost: Callable[[NadiError], None]
 
 
 class _PendingRequest(NamedTuple):
-    """A request in flight, and the replies that answer it."""
+    """A request in flight and the expected kinds of its reply."""
 
     kind: type[wire.Command]
     answers: tuple[type[wire.Command], ...]
@@ -65,24 +67,26 @@ class _PendingRequest(NamedTuple):
 
 
 class SegmentStoreConnection(asyncio.BufferedProtocol):
-    """Open with `SegmentStoreConnection.open`; not for use from other threads than its loop's."""
+    """A connection made by `SegmentStoreConnection.open`, for use on its loop's thread only."""
 
     def __init__(self, endpoint: Endpoint, silence_s: float = _SILENCE_S) -> None:
-        """silence_s: seconds of silence after which the peer counts as gone."""
+        """silence_s: seconds without any reply after which the peer is considered lost."""
         self.endpoint = endpoint
         self._tick_s = min(_KEEP_ALIVE_S, silence_s / (_QUIET_TICKS + 1))
         self._loop = asyncio.get_running_loop()
-        # room for one whole read reply and the head of the next, so that big frames are not moved
+        # enough for a whole read reply and the head of the next, so that big frames are not moved
         self._decoder = Decoder(READ_REPLY_MAX_BYTES + RECEIVE_BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._hello: asyncio.Future[None] = self._loop.create_future()
-        self._ids = itertools.count(1 if traces.active is None else secrets.randbits(48))  # they name traces of reads
-        self._asked: dict[int, _PendingRequest] = {}
+        self._ids = itertools.count(
+            1 if traces.active is None else secrets.randbits(48)
+        )  # they identify the traces of reads
+        self._requests: dict[int, _PendingRequest] = {}
         self._sessions: dict[int, AppendSession] = {}
-        self._session_of: dict[bytes, int] = {}  # the newest, by writer
+        self._session_of: dict[bytes, int] = {}  # writer id -> its newest session
         self._error: NadiError | None = None
-        self.takes_reports = False  # of its writers' keys
+        self.takes_reports = False  # whether the server accepts reports of routing keys
         self.locates_chunks = self.lists_moments = self.lists_event_sizes = False
         self._quiet = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -91,15 +95,15 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     async def open(
         cls, endpoint: Endpoint, timeout_s: float, tls: ssl.SSLContext | None = None, silence_s: float = _SILENCE_S
     ) -> SegmentStoreConnection:
-        """Connect and shake hands; UnavailableError if that fails or takes too long."""
+        """Connect and exchange Hello; raise UnavailableError if that fails or takes longer than `timeout_s`."""
         loop = asyncio.get_running_loop()
         protocol = cls(endpoint, silence_s)
         try:
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: protocol, endpoint.host, endpoint.port, ssl=tls)
                 await protocol._hello
-        except BaseException as error:  # cancelled, too: the loop closes the socket without notifying the protocol
-            protocol.lose(UnavailableError("the connection was given up before its handshake"))
+        except BaseException as error:  # also when cancelled: the loop closes the socket without notifying the protocol
+            protocol.lose(UnavailableError("the connection was abandoned before its handshake"))
             if isinstance(error, TimeoutError):
                 raise UnavailableError(f"segment store {endpoint} did not answer within {timeout_s} s") from None
             if isinstance(error, OSError):
@@ -111,10 +115,10 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._error is None
 
-    # --- what the transport calls -----------------------------------------------------------
+    # --- called by the transport ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods without the base class
         self._outgoing = Outgoing(self._transport)
         self.send(wire.OWN_HELLO)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
@@ -135,39 +139,37 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lose(UnavailableError(f"the connection to segment store {self.endpoint} was lost"))
 
-    # --- what users call --------------------------------------------------------------------
+    # --- called by users --------------------------------------------------------------------
 
     def send(self, command: wire.Command) -> None:
         self._ready().send(command)
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:
-        """Send a frame of so many bytes."""
+        """Send a frame of `size` bytes."""
         self._ready().send_parts(parts, size)
 
     def submit(self, command: wire.Command, *answers: type[_Answer]) -> asyncio.Future[_Answer]:
-        """Send a request, with an id put into it; the future holds its reply, or the error that the reply stands
-        for: a ProtocolError if it isn't one of the `answers`."""
+        """Send a request under a new request id; return a future of its reply, which fails with the error that the
+        reply represents, or with ProtocolError if the reply isn't one of the `answers`."""
         request_id = next(self._ids)
         future: asyncio.Future[_Answer] = self._loop.create_future()
         if self._error is not None:
             future.set_exception(self._error)
             return future
-        self._asked[request_id] = _PendingRequest(
-            type(command), answers, future
-        )  # until the reply comes, waited for or not
+        self._requests[request_id] = _PendingRequest(type(command), answers, future)
         if traces.active is not None and isinstance(command, wire.ReadSegment):
             future.add_done_callback(read_span(traces.active, request_id, command.segment, command.offset))
         try:
             self.send(replace(command, request_id=request_id))
         except BaseException as error:
-            self._asked.pop(request_id, None)
+            self._requests.pop(request_id, None)
             if not isinstance(error, ProtocolError):
                 raise
             future.set_exception(error)
         return future
 
     async def ask(self, command: wire.Command, *answers: type[_Answer], timeout_s: float | None) -> _Answer:
-        """Like `submit`, and wait for the reply."""
+        """Send a request like `submit` and wait for its reply."""
         name = type(command).__name__
         async with TimeLimit(
             timeout_s, lambda: f"segment store {self.endpoint} did not answer {name} within {timeout_s} s"
@@ -175,12 +177,12 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             return await self.submit(command, *answers)
 
     def add_session(self, session: AppendSession, writer_id: bytes) -> int:
-        """The id of a new session, which is the request id of its appends. One that the writer has here is lost: to the
-        server both would be one, which takes what both append twice."""
-        before = self._session_of.get(writer_id)
+        """Add a session; return its id, the request id of its appends. It replaces the writer's session on this
+        connection, because the server could not distinguish the two and would store the appends of both twice."""
+        old_id = self._session_of.get(writer_id)
         session_id = self._session_of[writer_id] = next(self._ids)
         self._sessions[session_id] = session
-        if before is not None and (replaced := self._sessions.pop(before, None)) is not None:
+        if old_id is not None and (replaced := self._sessions.pop(old_id, None)) is not None:
             replaced.on_lost(UnavailableError(f"another {TWO_WRITERS}"))
         return session_id
 
@@ -199,7 +201,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     # --- inside -----------------------------------------------------------------------------
 
     def _ready(self) -> Outgoing:
-        """Where to send; raises the error that ended the connection."""
+        """Return the outgoing side, or raise the error that ended the connection."""
         if self._error is not None:
             raise self._error
         assert self._outgoing is not None
@@ -211,27 +213,28 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if session is not None:
             session.on_reply(command)
             return
-        asked = self._asked.pop(request_id, None)
-        if asked is not None:
-            self._answer(asked, command)
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._answer(request, command)
         elif isinstance(command, wire.Hello):
             self._greeted(command)
 
-    def _answer(self, asked: _PendingRequest, reply: wire.Command) -> None:
-        if asked.future.done():
+    def _answer(self, request: _PendingRequest, reply: wire.Command) -> None:
+        if request.future.done():
             return
-        if isinstance(reply, asked.answers):
-            asked.future.set_result(reply)
+        if isinstance(reply, request.answers):
+            request.future.set_result(reply)
         else:
-            came = f"segment store {self.endpoint} answered {asked.kind.__name__} with {str(reply)[:200]}"
-            asked.future.set_exception(error_of(reply) or ProtocolError(came))
+            unexpected = f"unexpected reply of segment store {self.endpoint} to {request.kind.__name__}"
+            request.future.set_exception(error_of(reply) or ProtocolError(f"{unexpected}: {str(reply)[:200]}"))
 
     def _greeted(self, hello: wire.Hello) -> None:
         if hello.low_version > wire.HELLO.high_version or hello.high_version < wire.HELLO.low_version:
             self.lose(
                 UnavailableError(
-                    f"segment store {self.endpoint} speaks wire versions {hello.low_version} to "
-                    f"{hello.high_version}, this client {wire.HELLO.low_version} to {wire.HELLO.high_version}"
+                    f"segment store {self.endpoint} supports wire versions {hello.low_version} to "
+                    f"{hello.high_version}, this client {wire.HELLO.low_version} to {wire.HELLO.high_version}: "
+                    "upgrade the older of the two"
                 )
             )
         elif not self._hello.done():
@@ -245,12 +248,12 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._tick_s, self._tick)
         self._quiet += 1
         if self._quiet > _QUIET_TICKS:
-            self.lose(UnavailableError(f"segment store {self.endpoint} has gone silent"))
+            self.lose(UnavailableError(f"segment store {self.endpoint} stopped responding"))
         elif self._quiet > 1:
             self.send(wire.KeepAlive())
 
     def lose(self, error: NadiError) -> None:
-        """End the connection, once; everybody who waits gets `error`."""
+        """End the connection, once; all waiters and sessions get `error`."""
         if self._error is not None:
             return
         self._error = error
@@ -259,24 +262,23 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.drop()
         if self._transport is not None:
-            if self._asked:
-                _take_back(self._transport)
+            if self._requests:
+                _disable_resending(self._transport)
             self._transport.abort()
         if not self._hello.done():
             self._hello.set_exception(error)
-            self._hello.exception()  # nobody may be waiting: no complaint then
-        for asked in list(self._asked.values()):
-            if not asked.future.done():
-                asked.future.set_exception(error)
-        self._asked.clear()
+            self._hello.exception()  # retrieved, so that asyncio doesn't complain if nothing waits
+        for request in list(self._requests.values()):
+            if not request.future.done():
+                request.future.set_exception(error)
+        self._requests.clear()
         sessions, self._sessions, self._session_of = self._sessions, {}, {}
         for session in sessions.values():
             session.on_lost(error)
 
 
 class Connections:
-    """One connection to each store for each purpose, opened when it is asked for. closed: what ClosedError says once
-    they are closed."""
+    """Connections by store and purpose, opened on demand. closed: the message of ClosedError after `close`."""
 
     def __init__(self, timeout_s: float, tls: ssl.SSLContext | None, closed: str) -> None:
         self._timeout_s, self._tls, self._closed = timeout_s, tls, closed
@@ -284,15 +286,15 @@ class Connections:
         self.is_closed = False
 
     async def at(self, endpoint: Endpoint, silence_s: float, purpose: str = "") -> SegmentStoreConnection:
-        """The open connection, or a new one; UnavailableError if there is none now."""
+        """Return the open connection, or a new one; raise UnavailableError if it can't be opened."""
         self._check()
         slot = endpoint, purpose
         task = self._opening.get(slot)
         if task is None or _is_over(task):
-            for other in [other for other, one in self._opening.items() if _is_over(one)]:  # stores that left, too
-                del self._opening[other]
+            for ended in [key for key, opened in self._opening.items() if _is_over(opened)]:  # also of removed stores
+                del self._opening[ended]
             task = asyncio.create_task(SegmentStoreConnection.open(endpoint, self._timeout_s, self._tls, silence_s))
-            task.add_done_callback(_seen)
+            task.add_done_callback(_retrieve_error)
             self._opening[slot] = task
         try:
             connection = await asyncio.shield(task)
@@ -308,7 +310,7 @@ class Connections:
             raise ClosedError(self._closed)
 
     def release(self, purpose: str) -> None:
-        """Close those of one purpose."""
+        """Close the connections of one purpose."""
         for slot in [slot for slot in self._opening if slot[1] == purpose]:
             _end(self._opening.pop(slot))
 
@@ -323,9 +325,10 @@ def _is_over(task: asyncio.Task[SegmentStoreConnection]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None or not task.result().is_open)
 
 
-def _seen(task: asyncio.Task[SegmentStoreConnection]) -> None:
+def _retrieve_error(task: asyncio.Task[SegmentStoreConnection]) -> None:
+    """Mark the error as retrieved, so that asyncio doesn't complain if all waiters were cancelled."""
     if not task.cancelled():
-        task.exception()  # whoever waited has it; perhaps nobody waits any more
+        task.exception()
 
 
 def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
@@ -334,9 +337,9 @@ def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
     task.cancel()
 
 
-def _take_back(transport: asyncio.Transport) -> None:
-    """When it ends, the system sends nothing again that was lost on the way. Else it would for minutes, while what got
-    no answer is asked over another connection: a deletion that came late met what had been made anew since."""
+def _disable_resending(transport: asyncio.Transport) -> None:
+    """Keep the system from resending lost packets after the close. It would do so for minutes, while unanswered
+    requests are repeated over another connection: a late deletion would then delete a recreated object."""
     connection = transport.get_extra_info("socket")
     if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_AT_ALL)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

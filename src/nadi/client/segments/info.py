@@ -1,4 +1,4 @@
-"""The current state of a segment, or of a stream, according to the controller and the stores."""
+"""Query the current state of segments and streams from the controller and the stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Y = TypeVar("Y")
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo(Displayed):
-    """A segment as its store knows it; the offsets are where its data starts and ends."""
+    """A segment's state at its store; the offsets are the start and the end of its data."""
 
     start_offset: int
     write_offset: int
@@ -31,7 +31,7 @@ class SegmentInfo(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo(Displayed):
-    """A stream now: where it starts, where it ends, whether it takes events."""
+    """A stream's current head and tail, and whether it is sealed."""
 
     scope: str
     stream: str
@@ -41,22 +41,22 @@ class StreamInfo(Displayed):
 
 
 async def segment_info(stores: SegmentStores, segment: str, timeout_s: float | None = None) -> SegmentInfo:
-    """What the store reports about one segment, by its name; SegmentNotFoundError if it is missing."""
+    """Return the state of a segment, by its name; raise SegmentNotFoundError if it is missing."""
     info = await stores.ask(wire.GetStreamSegmentInfo(0, segment, ""), wire.StreamSegmentInfo, timeout_s)
     return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
 
 
 async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
-    """The successors of a segment that was read to its end; none if the stream is sealed there.
+    """Return the successors of a segment that was read to its end; empty if the stream is sealed there.
 
-    StreamRemadeError if the stream exists, but is not the one that had the segment.
+    Raises StreamRecreatedError if the stream was deleted and created again since.
     """
     return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
 
 
 async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
-    """The error for a segment that its store does not have: SegmentGoneError if it was truncated away,
-    StreamRemadeError or StreamNotFoundError if it went with its stream; or why that can't be determined."""
+    """Return the error for a segment that is missing at its store: SegmentGoneError if it was truncated away,
+    StreamRecreatedError or StreamNotFoundError if its stream was deleted; or the error that prevents an answer."""
     try:
         await following(stores, *parse_segment_name(segment))
     except NadiError as error:
@@ -65,9 +65,10 @@ async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
 
 
 async def was_recreated(stores: SegmentStores, scope: str, stream: str, segments: Collection[int]) -> bool:
-    """Whether the stream isn't the one that had these segments at once, as far as its current ones show: scaling
-    replaces them only by segments of later epochs. What is forgotten of the stream's history doesn't matter."""
-    current = {one.segment_id for one in await stores.controller.current_segments(scope, stream)}
+    """Return whether the stream was deleted and created again since it had these segments at the same time. Only its
+    current segments are compared: scaling replaces segments only by ones of later epochs, so the answer doesn't
+    depend on forgotten history."""
+    current = {segment.segment_id for segment in await stores.controller.current_segments(scope, stream)}
     if not current or not segments or not current.isdisjoint(segments):
         return False
     return min(map(segment_epoch, current)) <= max(map(segment_epoch, segments))
@@ -75,7 +76,7 @@ async def was_recreated(stores: SegmentStores, scope: str, stream: str, segments
 
 @asynccontextmanager
 async def explained(stores: SegmentStores, segment: str) -> AsyncIterator[None]:
-    """Raise what became of the segment's stream where its store says only that it has no such segment."""
+    """Replace a SegmentNotFoundError by the error of the segment's stream if that was deleted or recreated."""
     try:
         yield
     except SegmentNotFoundError as missing:
@@ -95,7 +96,7 @@ async def stream_info(stores: SegmentStores, scope: str, stream: str) -> StreamI
 
 
 async def _last_segments(stores: SegmentStores, head: StreamCut) -> list[SegmentRange]:
-    """The segments that a sealed stream ended with: those of its newest segment's epoch."""
+    """Return the last segments of a sealed stream, which are the segments of its newest segment's epoch."""
     ids = await stores.controller.segments_between(head.scope, head.stream, head, None)
     if not ids:
         raise StreamNotFoundError(head.scope, head.stream)
@@ -104,14 +105,14 @@ async def _last_segments(stores: SegmentStores, head: StreamCut) -> list[Segment
 
 
 async def of_each(items: Iterable[X], work: Callable[[X], Awaitable[Y]], at_once: int = 8) -> list[Y]:
-    """What `work` returns for each, in order, so many at a time; if one fails, the others end."""
-    turns = asyncio.Semaphore(at_once)
+    """Return the results of `work` per item, in order, with up to `at_once` running; one failure cancels the others."""
+    permits = asyncio.Semaphore(at_once)
 
-    async def one(item: X) -> Y:
-        async with turns:
+    async def limited(item: X) -> Y:
+        async with permits:
             return await work(item)
 
-    tasks = [asyncio.create_task(one(item)) for item in items]
+    tasks = [asyncio.create_task(limited(item)) for item in items]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -1,11 +1,11 @@
-"""What a client tells its servers of its writers' keys: where in the key space they are, about once a second.
+"""Report the positions of written routing keys in the key space to the servers, about once a second.
 
-A segment store sees no routing keys, so only writers can say where the load of a segment falls. All writers of a client
-share one sampler for each segment, and so do the transactions on it. A sampler picks events at chance distances, wider
-the more pass, so that a report has up to LOAD_REPORT_POSITIONS keys that stand for all; between two picks an append
-costs one subtraction and a look at the clock, and an event nothing. Few events are reported less often.
+A segment store doesn't see routing keys, so only writers know how a segment's load is distributed. All writers and
+transactions of a client share one sampler per segment. A sampler picks events at random distances, which grow with the
+number of events, so that up to LOAD_REPORT_POSITIONS keys represent all; between two picks an append costs one
+subtraction and a clock read, and an event nothing. Few events are reported less often.
 
-Reports go only to servers that say they take them (`wire.knows`).
+Reports go only to servers that accept them (`wire.knows`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from nadi.wire import commands as wire
 from nadi.wire.load_reports import report_of_keys
 
 REPORT_S = 1.0
-_FEW_REPORT_S = 5.0  # of fewer events than a report has keys
+_FEW_REPORT_S = 5.0  # interval while there are fewer events than a report can hold keys
 _SAMPLERS = 4_096
 
 
 class KeyReports:
+    """The samplers of one client, by segment."""
+
     def __init__(self) -> None:
         self._samplers: LRUCache[str, KeySampler] = LRUCache(_SAMPLERS)
 
     def sampler(self, segment: str) -> KeySampler:
-        """That of the segment, or of a transaction's parent."""
+        """Return the sampler of a segment, or of a transaction segment's parent."""
         parent = segment.partition(TRANSACTION_DELIMITER)[0]
         sampler = self._samplers.get(parent)
         if sampler is None:
@@ -41,18 +43,18 @@ class KeyReports:
 
 
 class KeySampler:
-    """clock: seconds, monotonic. chance: a random number in [0, 1)."""
+    """Sampler of one segment's routing keys. clock: seconds, monotonic. chance: a random number in [0, 1)."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
     ) -> None:
         self._clock, self._chance = clock, chance
-        self._stride = 1  # from one pick to the next, on average
+        self._stride = 1  # average number of events from one pick to the next
         self._begin()
 
     def _begin(self) -> None:
         self._skip = 0  # events before the next pick
-        self._keys: list[str | None] = []  # those picked
+        self._keys: list[str | None] = []  # picked so far
         self._passed = 0  # events up to the next pick
         self._began_s = self._clock()
         self._due_s = self._began_s + REPORT_S
@@ -60,9 +62,9 @@ class KeySampler:
     def passed(
         self, writer_id: bytes, count: int, keys_of: Callable[[Sequence[int]], list[str | None]]
     ) -> wire.ReportKeys | None:
-        """A writer has sent an append of `count` events; return a report to be sent after it, if one is due.
+        """Count a sent append of `count` events; return a report to send after it, if one is due.
 
-        keys_of: returns the routing keys of some of these events, given their places in ascending order.
+        keys_of: returns the routing keys of some of these events, given their ascending indexes.
         """
         self._skip -= count
         if self._skip < 0:
@@ -71,16 +73,16 @@ class KeySampler:
         return None if now_s < self._due_s else self._report(writer_id, now_s)
 
     def _pick(self, count: int, keys_of: Callable[[Sequence[int]], list[str | None]]) -> None:
-        place = first = self._skip + count
+        index = first = self._skip + count
         while len(self._keys) + (count - first) // self._stride >= 2 * LOAD_REPORT_POSITIONS:
             self._widen()
-        places = []
-        while place < count:
-            places.append(place)
-            place += 1 + int(self._chance() * (2 * self._stride - 1))
-        self._keys += keys_of(places)
-        self._passed += place - first
-        self._skip = place - count
+        indexes = []
+        while index < count:
+            indexes.append(index)
+            index += 1 + int(self._chance() * (2 * self._stride - 1))
+        self._keys += keys_of(indexes)
+        self._passed += index - first
+        self._skip = index - count
 
     def _widen(self) -> None:
         del self._keys[1::2]
@@ -98,5 +100,5 @@ class KeySampler:
         self._stride = max(1, events // LOAD_REPORT_POSITIONS)
         self._begin()
         if not positions or since_s > LOAD_KEYS_WINDOW_S:
-            return None  # no keys, or too old to say anything
+            return None  # no keys, or too old to be useful
         return report_of_keys(writer_id, max(1, events * len(positions) // picked), positions)

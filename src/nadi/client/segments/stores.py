@@ -1,13 +1,13 @@
-"""The segment stores as one thing to talk to: which store has a segment, and the connections there.
+"""Send requests and open append sessions at the right segment store.
 
-The controller says where a segment lives; the answer is kept until a connection or a WrongHost
-says otherwise. Connections are shared by endpoint and purpose: requests, appends, and one set for
-each reader, whose end takes its long polls with it.
+The controller locates a segment; the answer is cached until a connection fails or a store replies WrongHost.
+Connections are shared by endpoint and purpose: requests, appends, and one group for each reader, so that closing a
+reader ends its long polls.
 
-A `OpenSession` is one writer's on one segment, from SetupAppend until its connection is lost or its token ends.
-Everything that appends gets its sessions here, so waiting for a session, retries and the replacement of its token
-are the same for events, byte streams and conditional appends. A session can be reopened at any time: it reports
-what the earlier ones have stored, by the writer's number, and whatever was sent after that is resent.
+An `OpenSession` belongs to one writer on one segment, from SetupAppend until its connection is lost or its token
+expires. All appends use these sessions, so waiting, retries and token renewal are the same for events, byte streams and
+conditional appends. A session can be reopened at any time: it reports the writer's last stored number, and the caller
+resends later appends.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ _CACHED_ENDPOINTS = 10_000
 
 
 class SegmentStores:
+    """All segment stores of one cluster, with retries, tokens and shared connections."""
+
     def __init__(self, controller: ControllerClient) -> None:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
@@ -81,10 +83,10 @@ class SegmentStores:
         tls, closed = controller.security.ssl_context(), "this client, or this reader, was closed"
         self._connections = Connections(_CONNECT_TIMEOUT_S, tls, closed)
         self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
-        self.trouble: NadiError | None = None  # what the last try of a request met, until one is answered
+        self.trouble: NadiError | None = None  # error of the last request, until a request succeeds
 
     def waits_for(self) -> NadiError | None:
-        """What keeps requests from being answered now, as far as is known; for timeout messages."""
+        """Return the known reason why requests are not answered now, for timeout messages."""
         return self.trouble or self.controller.trouble
 
     @property
@@ -92,7 +94,7 @@ class SegmentStores:
         return self.controller.timeout_s or DEFAULT_TIMEOUT_S
 
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
-        """An open connection to the store that has `segment`; UnavailableError if there is none now."""
+        """Return an open connection to the segment's store; raise UnavailableError if it can't be reached."""
         if self._connections.is_closed:
             raise ClosedError("this client was closed")
         key = container_key(segment)
@@ -108,16 +110,18 @@ class SegmentStores:
             raise
 
     def forget(self, segment: str) -> None:
-        """Ask the controller again where `segment` is and for its token, next time."""
+        """Discard the cached location and token of `segment`."""
         self.tokens.forget(segment)
         self._endpoints.pop(container_key(segment), None)
 
     async def ask(
         self, request: SegmentRequest, answer: type[_Answer], timeout_s: float | None = None, *, repeat: bool = True
     ) -> _Answer:
-        """Send a request to the store of its segment, and wait for the answer; it is retried, if it may be sent twice,
-        within the time (None: the client's). Its id and its token are put in on the way. ProtocolError if the store
-        answers with something else."""
+        """Send a request to its segment's store, with id and token filled in; return the reply.
+
+        timeout_s: None for the client's timeout. repeat: whether the request may be sent twice; then it is retried
+        until the timeout. Raises ProtocolError if the reply is of another kind.
+        """
         segment, kind = request.segment, type(request)
         if timeout_s is None:
             timeout_s = self.timeout_s
@@ -125,7 +129,7 @@ class SegmentStores:
         trouble: UnavailableError | None = None
         async with TimeLimit(
             timeout_s,
-            lambda: f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s",
+            lambda: f"{kind.__name__} for segment {segment} was not answered within {timeout_s} s",
             lambda: trouble or self.waits_for(),
         ):
             while True:
@@ -142,9 +146,10 @@ class SegmentStores:
                     reply = await connection.ask(replace(request, token=token), answer, timeout_s=None)
                     self.trouble = None
                     if not is_whole(request, reply):
-                        raise ProtocolError(f"{kind.__name__} for {segment} was answered with {str(reply)[:200]}")
+                        unexpected = f"unexpected reply to {kind.__name__} for {segment}"
+                        raise ProtocolError(f"{unexpected}: {str(reply)[:200]}")
                     return reply
-                except (NotOwnerError, TokenExpiredError) as error:  # nothing was done
+                except (NotOwnerError, TokenExpiredError) as error:  # the server did not execute the request
                     self.forget(segment)
                     trouble = error
                 except PermissionDeniedError:
@@ -171,7 +176,7 @@ class SegmentStores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenSession:
-    """A session that is set up. last_event_number: the writer's last number that was stored by then."""
+    """A session that is set up. last_event_number: the writer's last stored number at that time."""
 
     connection: SegmentStoreConnection
     session_id: int
@@ -181,7 +186,7 @@ class OpenSession:
 
     @property
     def is_due(self) -> bool:
-        """Whether its token ends soon: the next append needs another session, or the server ends the connection."""
+        """Whether the token expires soon; appends with an expired token make the server close the connection."""
         return time.monotonic() >= self._renew_at
 
     @property
@@ -192,12 +197,12 @@ class OpenSession:
         self.connection.send(append)
 
     def append(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> None:
-        """Send an append of so many bytes and events, the last of which has that number of the writer."""
+        """Send an append of `size` bytes and `events` events; `last` is the writer's number of the last one."""
         frame = append_frame(writer_id, parts, size, events, last, self.session_id)
         self.connection.send_parts(frame, size + APPEND_BYTES)
 
     def drop(self) -> None:
-        """Ignore replies that still arrive for it."""
+        """Ignore the session's later replies."""
         self.connection.remove_session(self.session_id, self._writer_id)
 
 
@@ -210,16 +215,15 @@ async def open_session(
     backoff: Backoff,
     purpose: str = APPENDS,
 ) -> OpenSession:
-    """Set one up, however long that takes; `on_trouble` gets the reason for a delay, and may raise to give up.
+    """Set up a session, retrying without a limit; `on_trouble` gets each reason for a delay, and may raise to stop.
 
-    session: is told of each reply to an append, and once when the connection is lost. purpose: names the connections
-    that it shares.
-    Raises ClosedError, and at once any error that a retry would not fix, such as SegmentNotFoundError.
+    session: callbacks for each reply to an append and for the loss of the connection. purpose: the group of connections
+    to share. Raises ClosedError, and immediately any error that a retry would not fix, such as SegmentNotFoundError.
     """
     while True:
         try:
             connection = await stores.connection(segment, purpose)
-            token = await stores.tokens.held(segment, wire.SetupAppend)
+            token = await stores.tokens.timed_token(segment, wire.SetupAppend)
             session_id = connection.add_session(session, writer_id)
             try:
                 last_event_number = await set_up(connection, segment, writer_id, token.text)
@@ -238,6 +242,6 @@ async def open_session(
 
 
 async def set_up(connection: SegmentStoreConnection, segment: str, writer_id: bytes, token: str) -> int:
-    """Let the writer append to the segment over this connection; return its last number that is stored."""
-    asked = wire.SetupAppend(0, writer_id, segment, token)
-    return (await connection.ask(asked, wire.AppendSetup, timeout_s=_SETUP_TIMEOUT_S)).last_event_number
+    """Let the writer append to the segment over this connection; return its last stored number."""
+    request = wire.SetupAppend(0, writer_id, segment, token)
+    return (await connection.ask(request, wire.AppendSetup, timeout_s=_SETUP_TIMEOUT_S)).last_event_number

@@ -1,7 +1,7 @@
-"""Delegation tokens of one client: one for each stream and kind of use, replaced before it expires.
+"""Cache a client's delegation tokens by stream and permission, and renew each before it expires.
 
-How long a token is valid is taken from its own two times, so the clocks of client and server need
-not agree. Without credentials there are no tokens, and the controller is not asked.
+A token's lifetime is the difference of its two times, so client and server clocks need not agree. Without credentials
+all tokens are empty, and the controller is not asked.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ from nadi.errors import ClosedError, ProtocolError
 from nadi.wire import commands as wire
 
 _CACHED = 10_000
-_EARLY_S = 30.0  # before its end a token is replaced, or a quarter of its time before if that is less
+_EARLY_S = 30.0  # a token is renewed this long before it expires, or at 3/4 of its lifetime if that is later
 
 
 @dataclass(frozen=True, slots=True)
-class HeldToken:
-    """A token and when to fetch the next one, on the monotonic clock."""
+class TimedToken:
+    """A token and the time to renew it, on the monotonic clock."""
 
     text: str
     renew_at: float
 
 
-NO_TOKEN = HeldToken("", math.inf)
+NO_TOKEN = TimedToken("", math.inf)
 
 
 class DelegationTokens:
+    """Token cache of one client."""
+
     def __init__(self, controller: ControllerClient) -> None:
         self._controller = controller
-        self._held: LRUCache[tuple[str, Permission], HeldToken] = LRUCache(_CACHED)
-        self._fetching: dict[tuple[str, Permission], asyncio.Task[HeldToken]] = {}
+        self._cached: LRUCache[tuple[str, Permission], TimedToken] = LRUCache(_CACHED)
+        self._fetching: dict[tuple[str, Permission], asyncio.Task[TimedToken]] = {}
 
     async def token(self, segment: str, kind: type[wire.Command]) -> str:
-        """The token for a command of that kind on the segment."""
-        return (await self.held(segment, kind)).text
+        """Return the token for a command of that kind on the segment."""
+        return (await self.timed_token(segment, kind)).text
 
-    async def held(self, segment: str, kind: type[wire.Command]) -> HeldToken:
+    async def timed_token(self, segment: str, kind: type[wire.Command]) -> TimedToken:
         if self._controller.security.credentials is None:
             return NO_TOKEN
         key = (_stream_of(segment), token_permission(kind))
-        held = self._held.get(key)
-        if held is not None and time.monotonic() < held.renew_at:
-            return held
+        cached = self._cached.get(key)
+        if cached is not None and time.monotonic() < cached.renew_at:
+            return cached
         task = self._fetching.get(key)
         if task is None:
             task = self._fetching[key] = asyncio.create_task(self._fetch(key))
@@ -64,36 +66,36 @@ class DelegationTokens:
             raise ClosedError("this client was closed") from None
 
     def forget(self, segment: str) -> None:
-        """Fetch new tokens for the segment's stream next time."""
+        """Discard the cached tokens of the segment's stream."""
         for permission in Permission:
-            self._held.pop((_stream_of(segment), permission), None)
+            self._cached.pop((_stream_of(segment), permission), None)
 
     def close(self) -> None:
         for task in self._fetching.values():
             task.cancel()
 
-    async def _fetch(self, key: tuple[str, Permission]) -> HeldToken:
+    async def _fetch(self, key: tuple[str, Permission]) -> TimedToken:
         scope, _, stream = key[0].partition("/")
         text = await self._controller.delegation_token(scope, stream, write=key[1] is Permission.READ_UPDATE)
-        held = HeldToken(text, time.monotonic() + _holds_s(text))
-        self._held[key] = held
-        return held
+        token = TimedToken(text, time.monotonic() + _renew_after_s(text))
+        self._cached[key] = token
+        return token
 
-    def _fetched(self, key: tuple[str, Permission], task: asyncio.Task[HeldToken]) -> None:
+    def _fetched(self, key: tuple[str, Permission], task: asyncio.Task[TimedToken]) -> None:
         self._fetching.pop(key, None)
         if not task.cancelled():
-            task.exception()  # who waited has it; nobody may be waiting any more
+            task.exception()  # retrieved, so that asyncio doesn't complain if all waiters were cancelled
 
 
 def _stream_of(segment: str) -> str:
     return "/".join(segment.split("/", 2)[:2])
 
 
-def _holds_s(text: str) -> float:
-    """How long to use a token, in seconds."""
+def _renew_after_s(text: str) -> float:
+    """Return the seconds until a new token must be renewed."""
     if not text:
         return math.inf
-    import jwt  # brings a library for cryptography, which takes as long to import as all of gRPC
+    import jwt  # imports a cryptography library, which takes as long as importing gRPC
 
     try:
         claims = jwt.decode(text, options={"verify_signature": False})
@@ -101,5 +103,5 @@ def _holds_s(text: str) -> float:
             return math.inf
         lifetime = float(claims["exp"]) - float(claims.get("iat", time.time()))
     except (jwt.PyJWTError, ValueError, TypeError) as error:
-        raise ProtocolError(f"the controller gave a delegation token that is none: {error}") from error
+        raise ProtocolError(f"the controller returned an invalid delegation token: {error}") from error
     return lifetime - min(_EARLY_S, lifetime / 4)

@@ -1,4 +1,4 @@
-"""The client's spans: of a block of events from when it is sent until it is stored, and of a read until its reply."""
+"""Record the client's spans: a block of events from sending until it is stored, and a read until its reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BlockTrace:
-    """When a block was sent, and the application's span that had it sent. before: what was known of the block."""
+    """The time when a block was sent and the application's span that caused it. before: the block's earlier trace."""
 
     __slots__ = ("at", "of")
 
@@ -23,6 +23,8 @@ class BlockTrace:
 
 
 class TracedBlock(Protocol):
+    """A block of events with the data that its span needs."""
+
     trace: BlockTrace | None
     number: int
     size: int
@@ -31,11 +33,11 @@ class TracedBlock(Protocol):
 
 
 def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[TracedBlock]) -> None:
-    """These blocks are stored: a span for each, linked with the application's."""
+    """Record a span for each stored block, linked to the application's span."""
     now = tracing.time_s()
     for block in blocks:
         if block.trace is not None:
-            about: dict[str, Value] = {
+            attributes: dict[str, Value] = {
                 "nadi.segment": segment,
                 "nadi.writer_id": writer_id.hex(),
                 "nadi.event_number": block.number,
@@ -44,28 +46,28 @@ def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[Tr
             }
             root, of = tracing.of_block(writer_id, block.number), block.trace.of
             links = () if of is None else (of,)
-            tracing.span("nadi.write", root, block.trace.at, now, about, kind="client", links=links)
+            tracing.span("nadi.write", root, block.trace.at, now, attributes, kind="client", links=links)
 
 
 def read_span(tracing: Tracing, request_id: int, segment: str, offset: int) -> Callable[[asyncio.Future[Any]], None]:
-    """What a read that is sent now calls with its reply."""
-    began, of = tracing.time_s(), tracing.current()
+    """Return a done-callback that records the span of a read sent now."""
+    began, parent = tracing.time_s(), tracing.current()
 
     def ended(reply: asyncio.Future[Any]) -> None:
         if reply.cancelled():
             return
         failure = reply.exception()
-        about: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset}
+        attributes: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset}
         if failure is None:
-            about["nadi.bytes"] = len(reply.result().data)
+            attributes["nadi.bytes"] = len(reply.result().data)
         tracing.span(
             "nadi.read",
             tracing.of_read(request_id, segment, offset),
             began,
             tracing.time_s(),
-            about,
+            attributes,
             kind="client",
-            links=() if of is None else (of,),
+            links=() if parent is None else (parent,),
             error=failure if isinstance(failure, Exception) else None,
         )
 

@@ -1,5 +1,4 @@
-"""State that several programs share over a revisioned stream: the log, the synchronizer, map, set, counter, journal and
-leader election.
+"""Share state among programs over a revisioned stream: log, synchronizer, map, set, counter, journal, leader election.
 
-Owns how updates are put in one order. Never sees event streams.
+Owns the order of updates. Never sees event streams.
 """

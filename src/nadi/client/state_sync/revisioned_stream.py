@@ -1,8 +1,8 @@
-"""A revisioned stream: records that are added only where their writer believes the stream to end.
+"""Read and append the records of a revisioned stream, each only at the end that its writer expects.
 
-The stream has one segment; a record is one event in it, its revision the offset where it begins. An
-attribute of the segment, the mark, says from which revision on to read. This is the form of Pravega's
-RevisionedStreamClient, so its streams can be read and written here.
+The stream has one segment; a record is one event, and its revision is the offset of the event. An attribute of the
+segment, the mark, is the revision to start reading at. The format is that of Pravega's RevisionedStreamClient, so each
+client can read and write the other's streams.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from nadi.wire.fields import NO_VERSION
 
 
 class RevisionRange(NamedTuple):
+    """The start and end of a stream's data."""
+
     start: int
     end: int
 
 
 class RevisionRecord(NamedTuple):
-    """One record: its revision, where it ends, and its bytes."""
+    """One record: its revision, its end offset and its bytes."""
 
     revision: int
     end: int
@@ -42,7 +44,7 @@ class RevisionRecord(NamedTuple):
 
 @checked()
 class RevisionedStream:
-    """Made by `StreamManager.revisioned_stream`; one user at a time."""
+    """Log of records, made by `StreamManager.revisioned_stream`; one caller at a time."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str, segment_id: int) -> None:
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
@@ -53,22 +55,22 @@ class RevisionedStream:
 
     @property
     def timeout_s(self) -> float:
-        """How long the client waits for its server."""
+        """The client's timeout."""
         return self._stores.timeout_s
 
     @property
     def trouble(self) -> NadiError | None:
-        """What an append under way, or any other request, waits for."""
+        """The reason why an append in flight, or another request, waits."""
         return self._appender.trouble or self._stores.waits_for()
 
     async def extent(self) -> RevisionRange:
-        """Where the stream's data begins and ends now."""
+        """Return the current start and end of the stream's data."""
         async with explained(self._stores, self._segment):
             info = await segment_info(self._stores, self._segment)
         return RevisionRange(info.start_offset, info.write_offset)
 
     async def read(self, start: int, end: int) -> AsyncGenerator[RevisionRecord, None]:
-        """The records between two revisions; TruncatedError if the first of them is gone."""
+        """Yield the records between two revisions; raise TruncatedError if the first one was truncated away."""
         if start >= end:
             return
         at = start
@@ -81,19 +83,19 @@ class RevisionedStream:
                     yield RevisionRecord(revision, at, data)
         if at != end:
             raise InvalidStreamCutError(
-                f"{end:,} is not a revision of {self.name}: use one of its stream cuts, such as its tail"
+                f"{end:,} is not a revision of {self.name}: use a stream cut of this stream, such as its tail"
             )
 
     async def boundary(self, offset: int) -> int:
-        """The first revision at or after an offset."""
+        """Return the first revision at or after an offset."""
         async with explained(self._stores, self._segment):
             return (await self._stores.ask(wire.LocateOffset(0, self._segment, offset, ""), wire.OffsetLocated)).offset
 
     async def append(self, data: bytes, expected_end: int) -> int:
-        """Add a record if the stream ends at `expected_end`, and say where it ends then.
+        """Append a record if the stream ends at `expected_end`; return the new end.
 
-        ConditionFailedError if it ends elsewhere. StorageFullError if the server has no room.
-        RequestTimeoutError if it isn't within the client's time, as with any request: whether it will be is not known.
+        Raises ConditionFailedError if it ends elsewhere, StorageFullError if the server's storage is full, and
+        RequestTimeoutError after the client's timeout, when the record may or may not be stored later.
         """
         if len(data) > MAX_EVENT_BYTES:
             raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
@@ -106,32 +108,32 @@ class RevisionedStream:
         return expected_end + HEADER_BYTES + len(data)
 
     async def mark(self) -> int | None:
-        """The revision from which on to read, if one was set."""
-        asked = wire.GetSegmentAttribute(0, self._segment, REVISION_MARK, "")
+        """Return the revision to start reading at, or None if it isn't set."""
+        request = wire.GetSegmentAttribute(0, self._segment, REVISION_MARK, "")
         async with explained(self._stores, self._segment):
-            value = (await self._stores.ask(asked, wire.SegmentAttribute)).value
+            value = (await self._stores.ask(request, wire.SegmentAttribute)).value
         return None if value == NO_VERSION else value
 
     async def set_mark(self, revision: int, expected: int | None) -> bool:
-        """Set the mark if it still is `expected`; False if it is another one."""
-        believed = NO_VERSION if expected is None else expected
-        update = wire.UpdateSegmentAttribute(0, self._segment, REVISION_MARK, revision, believed, "")
+        """Set the mark if it still is `expected`; return False if it differs."""
+        expected_value = NO_VERSION if expected is None else expected
+        update = wire.UpdateSegmentAttribute(0, self._segment, REVISION_MARK, revision, expected_value, "")
         async with explained(self._stores, self._segment):
             reply = await self._stores.ask(update, wire.SegmentAttributeUpdated)
-        return reply.success or await self.mark() == revision  # a repeated request finds what it did itself
+        return reply.success or await self.mark() == revision  # a repeated request fails if the first one succeeded
 
     async def truncate(self, revision: int) -> None:
-        """Forget what lies before `revision`."""
+        """Truncate the records before `revision`."""
         cut = StreamCut(self.scope, self.stream, {self.segment_id: revision})
         await self._stores.controller.truncate_stream(cut)
 
 
 async def open_revisioned_stream(stores: SegmentStores, scope: str, stream: str) -> RevisionedStream:
-    """The stream's records; InvalidArgumentError unless it has just one segment."""
+    """Open a stream's records; raise InvalidArgumentError unless the stream has exactly one segment."""
     head = await stores.controller.head(scope, stream)
     if len(head.positions) != 1:
         raise InvalidArgumentError(
-            f"{scope}/{stream} has {len(head.positions)} segments and shared state needs one: "
-            "create a stream of one segment that never scales"
+            f"{scope}/{stream} has {len(head.positions)} segments, but shared state requires one: "
+            "create a stream with one segment and a fixed scaling policy"
         )
     return RevisionedStream(stores, scope, stream, next(iter(head.positions)))

@@ -1,13 +1,13 @@
-"""Ready shared structures: a map, a set, a counter and a journal that many processes change together.
+"""Provide a map, a set, a counter, a journal and a leader election that many processes share.
 
-Each is a StateSynchronizer with a kind of its own. Looking is local, and as fresh as the last `refresh` or
-change; every change is made on the newest state and stored before its call returns. Opened with `as_of`
-they show the state as of a stream cut, and refuse changes.
+Each structure is a StateSynchronizer with a specific kind. Reads are local and current at the last `refresh` or
+change; every change is applied to the newest state and stored before its call returns. With `as_of` the structures show
+the state at a stream cut and are read-only.
 
-`LeaderElection` has one leader among many processes, for the length of a lease, with a token that grows with each.
-Time is the caller's: every call takes `now_ms`, so all who take part must agree on it up to less than a
-lease. Clocks can fail and processes can stall, so a leader passes its token along with what it does, and
-whoever carries that out refuses a token lower than one it has seen: then a former leader does no harm.
+`LeaderElection` elects one leader among many processes for the length of a lease, with a token that increases with each
+leader. The caller passes the time as `now_ms`, so the participants' clocks must agree to within a lease. Because clocks
+can fail and processes can stall, a leader passes its token along with its commands, and the receiver rejects a token
+lower than one it has seen: this makes a deposed leader harmless.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _MISSING: Any = object()
 
 @checked()
 class SharedState(Generic[S, U]):
-    """What all shared structures can do. `timeout` is in seconds, for each call; None is the client's."""
+    """Methods of all shared structures. `timeout`: seconds per call; None for the client's timeout."""
 
     def __init__(self, synchronizer: StateSynchronizer[S, U]) -> None:
         self._synchronizer = synchronizer
 
     @property
     def name(self) -> str:
-        """scope/stream"""
+        """The stream's name as scope/stream."""
         return self._synchronizer.name
 
     @property
     def revision(self) -> int:
-        """Up to where in the stream the state is known here."""
+        """The revision up to which the local copy is current."""
         return self._synchronizer.revision
 
     async def refresh(self, timeout: float | None = None) -> None:
-        """Apply the changes made by others."""
+        """Apply the changes of other processes."""
         await self._synchronizer.refresh(timeout)
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
@@ -92,7 +92,7 @@ def _changed_map(state: dict[str, Any], update: _MapUpdate) -> dict[str, Any]:
 
 
 def map_kind(value_type: Any = Any) -> StateKind[dict[str, Any], _MapUpdate]:
-    """Maps of text to values of `value_type`, which msgspec must know."""
+    """Return the kind of maps from str to `value_type`, which msgspec must support."""
     put = msgspec.defstruct(
         "_PutItems", [("items", dict[str, value_type])], bases=(_PutItems,), frozen=True, array_like=True, tag=0
     )
@@ -101,10 +101,10 @@ def map_kind(value_type: Any = Any) -> StateKind[dict[str, Any], _MapUpdate]:
 
 @checked(without=("get",))
 class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
-    """A mapping of text to values."""
+    """A map from str to values."""
 
     def get(self, key: str, default: V | None = None) -> V | None:
-        """Return the value as far as this object knows; `default` if the key has none."""
+        """Return the key's value in the local copy; `default` if it is missing."""
         return self._state.get(key, default)
 
     def __getitem__(self, key: str) -> V:
@@ -121,7 +121,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return iter(list(self._state))
 
     def as_dict(self) -> dict[str, V]:
-        """Return a copy of the contents as far as this object knows."""
+        """Return a copy of the local contents."""
         return dict(self._state)
 
     async def put(self, key: str, value: V, timeout: float | None = None) -> None:
@@ -129,12 +129,12 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         await self.put_all({key: value}, timeout)
 
     async def put_all(self, items: Mapping[str, V], timeout: float | None = None) -> None:
-        """Set all of these values in one update."""
+        """Set several values in one update."""
         update = _PutItems(dict(items))
         await self._change(lambda _: [update] if update.items else [], timeout)
 
     async def put_if_absent(self, key: str, value: V, timeout: float | None = None) -> bool:
-        """Set the key's value if it has none; return False if it has one."""
+        """Set the key's value if it is missing; return False if it exists."""
         return await self._change(lambda state: [] if key in state else [_PutItems({key: value})], timeout)
 
     async def replace(self, key: str, expected: V, value: V, timeout: float | None = None) -> bool:
@@ -148,9 +148,10 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
     async def compute(
         self, key: str, function: Callable[[V | None], V | None], timeout: float | None = None
     ) -> V | None:
-        """Set the key's value to what `function` returns for it, None meaning no value; return the new value.
+        """Set the key's value to the result of `function`, called with the current one; None means missing. Return the
+        new value.
 
-        `function` is called again if somebody else was faster, and must not change its argument.
+        `function` is called again if another process was faster, and must not change its argument.
         """
         value: V | None = None
 
@@ -165,7 +166,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return value
 
     async def remove(self, key: str, timeout: float | None = None) -> bool:
-        """Remove a key; return False if there is none."""
+        """Remove a key; return False if it is missing."""
         return await self._change(lambda state: [_RemoveKeys([key])] if key in state else [], timeout)
 
     async def clear(self, timeout: float | None = None) -> None:
@@ -193,7 +194,7 @@ def set_kind() -> StateKind[set[Any], _SetChange]:
 
 @checked()
 class SharedSet(SharedState[set[Any], _SetChange], Generic[E]):
-    """A set of texts, integers or bytes."""
+    """A set of str, int or bytes elements."""
 
     def __contains__(self, element: object) -> bool:
         return element in self._state
@@ -205,7 +206,7 @@ class SharedSet(SharedState[set[Any], _SetChange], Generic[E]):
         return iter(list(self._state))
 
     def as_set(self) -> set[E]:
-        """Return a copy of the contents as far as this object knows."""
+        """Return a copy of the local contents."""
         return set(self._state)
 
     async def add(self, element: E, timeout: float | None = None) -> bool:
@@ -213,19 +214,19 @@ class SharedSet(SharedState[set[Any], _SetChange], Generic[E]):
         return await self.change([element], (), timeout)
 
     async def discard(self, element: E, timeout: float | None = None) -> bool:
-        """Remove an element; return False if the set doesn't have it."""
+        """Remove an element; return False if it is missing."""
         return await self.change((), [element], timeout)
 
     async def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = None) -> bool:
-        """Add some and remove others in one update; return False if that changes nothing."""
-        more, less = list(added), list(removed)
-        for element in (*more, *less):
+        """Add and remove elements in one update; return False if the set stays the same."""
+        to_add, to_remove = list(added), list(removed)
+        for element in (*to_add, *to_remove):
             if not isinstance(element, str | int | bytes):
-                raise InvalidArgumentError(f"{element!r} can't be in a shared set: use text, integers or bytes")
-        plus, minus = set(more), set(less)
+                raise InvalidArgumentError(f"{element!r} can't be in a shared set: use str, int or bytes")
+        new, old = set(to_add), set(to_remove)
 
         def generate(state: set[Any]) -> list[_SetChange]:
-            update = _SetChange(list(plus - state - minus), list(minus & state))
+            update = _SetChange(list(new - state - old), list(old & state))
             return [update] if update.added or update.removed else []
 
         return await self._change(generate, timeout)
@@ -240,28 +241,28 @@ def counter_kind() -> StateKind[int, int]:
 
 @checked()
 class SharedCounter(SharedState[int, int]):
-    """An integer of 64 bits."""
+    """A 64-bit integer."""
 
     @property
     def value(self) -> int:
-        """The value as of this object's last `refresh` or change."""
+        """The value at this object's last `refresh` or change."""
         return self._state
 
     async def add(self, amount: int = 1, timeout: float | None = None) -> int:
-        """Add to the counter and return the new value: nobody else who adds the same amount gets the same."""
+        """Add to the counter and return the new value, which no other call with the same amount returns."""
         if not isinstance(amount, int):
-            raise InvalidArgumentError(f"a counter goes on by an integer, not {amount!r}")
-        found = 0
+            raise InvalidArgumentError(f"the amount must be an integer, not {amount!r}")
+        value = 0
 
         def generate(state: int) -> list[int]:
-            nonlocal found
-            found = state + amount
-            if not -(1 << 63) <= found < 1 << 63:
-                raise InvalidArgumentError(f"{self.name} would become {found}, which 64 bits don't hold")
+            nonlocal value
+            value = state + amount
+            if not -(1 << 63) <= value < 1 << 63:
+                raise InvalidArgumentError(f"the counter {self.name} would overflow 64 bits with {value}")
             return [amount]
 
         await self._change(generate, timeout)
-        return found
+        return value
 
     async def compare_and_set(self, expected: int, value: int, timeout: float | None = None) -> bool:
         """Set the value if it is `expected`; return False otherwise."""
@@ -280,8 +281,8 @@ class SharedCounter(SharedState[int, int]):
 
 
 class _Entries(msgspec.Struct, array_like=True):
-    first: int = 0  # index of the first entry that is kept
-    kept: list[bytes] = []
+    first: int = 0  # index of the first stored entry
+    stored: list[bytes] = []
 
 
 class _JournalAppend(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -294,9 +295,9 @@ class _Trim(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 def _changed_journal(state: _Entries, update: _JournalAppend | _Trim) -> _Entries:
     if isinstance(update, _JournalAppend):
-        state.kept += update.entries
+        state.stored += update.entries
     elif update.before > state.first:
-        del state.kept[: update.before - state.first]
+        del state.stored[: update.before - state.first]
         state.first = update.before
     return state
 
@@ -307,46 +308,46 @@ def journal_kind() -> StateKind[_Entries, _JournalAppend | _Trim]:
 
 @checked()
 class Journal(SharedState[_Entries, "_JournalAppend | _Trim"]):
-    """Entries in one order for everybody, each with an index that never changes."""
+    """A list of entries in the same order for all processes, each with an index that never changes."""
 
     @property
     def first_index(self) -> int:
-        """The index of the first entry that is kept."""
+        """The index of the first entry that was not trimmed."""
         return self._state.first
 
     @property
     def next_index(self) -> int:
-        """The index of the entry that is appended next, as far as this object knows."""
-        return self._state.first + len(self._state.kept)
+        """The index of the next entry, according to the local copy."""
+        return self._state.first + len(self._state.stored)
 
     def __len__(self) -> int:
-        return len(self._state.kept)
+        return len(self._state.stored)
 
     def entries(self, start: int | None = None) -> list[bytes]:
-        """Return the entries from index `start` on that are kept, as far as this object knows."""
-        return self._state.kept[max((start or 0) - self._state.first, 0) :]
+        """Return the local copy's entries from index `start` on."""
+        return self._state.stored[max((start or 0) - self._state.first, 0) :]
 
     async def append(self, entry: bytes, timeout: float | None = None) -> int:
         """Append an entry and return its index."""
         return await self.append_all([entry], timeout)
 
     async def append_all(self, entries: Sequence[bytes], timeout: float | None = None) -> int:
-        """Append entries one after another, all or none; return the index of the first."""
+        """Append consecutive entries atomically; return the index of the first."""
         index = 0
 
         def generate(state: _Entries) -> list[_JournalAppend | _Trim]:
             nonlocal index
-            index = state.first + len(state.kept)
+            index = state.first + len(state.stored)
             return [_JournalAppend(list(entries))] if entries else []
 
         await self._change(generate, timeout)
         return index
 
     async def append_at(self, index: int, entry: bytes, timeout: float | None = None) -> bool:
-        """Append an entry at `index`; return False if somebody else was faster, or it is not the next index."""
+        """Append an entry if `index` is the next index; return False otherwise."""
 
         def generate(state: _Entries) -> list[_JournalAppend | _Trim]:
-            return [_JournalAppend([entry])] if index == state.first + len(state.kept) else []
+            return [_JournalAppend([entry])] if index == state.first + len(state.stored) else []
 
         return await self._change(generate, timeout)
 
@@ -354,14 +355,14 @@ class Journal(SharedState[_Entries, "_JournalAppend | _Trim"]):
         """Drop the entries before index `before`."""
 
         def generate(state: _Entries) -> list[_JournalAppend | _Trim]:
-            last = min(before, state.first + len(state.kept))
+            last = min(before, state.first + len(state.stored))
             return [_Trim(last)] if last > state.first else []
 
         await self._change(generate, timeout)
 
 
 class LeaderLease(msgspec.Struct, frozen=True, array_like=True):
-    """Who leads, until when, and with which token; before the first leader the token is 0."""
+    """A leader, the end of its lease and its token; the token is 0 before the first leader."""
 
     leader: str = ""
     token: int = 0
@@ -374,31 +375,31 @@ def election_kind() -> StateKind[LeaderLease, LeaderLease]:
 
 @checked()
 class LeaderElection(SharedState[LeaderLease, LeaderLease]):
-    """One who takes part, by the name of `participant`."""
+    """One participant of an election, named `participant`."""
 
     def __init__(self, synchronizer: StateSynchronizer[LeaderLease, LeaderLease], participant: str) -> None:
         super().__init__(synchronizer)
         self.participant = participant
-        self._token: int | None = None  # under which this object leads or has led
+        self._token: int | None = None  # the token of this object's last leadership
 
     def token(self, now_ms: int) -> int | None:
-        """Return the fencing token if this participant leads at that time, as far as this object knows."""
+        """Return the fencing token if this participant leads at `now_ms`, according to the local copy; else None."""
         leads = self._token == self._state.token and self._state.until_ms > now_ms
         return self._token if leads else None
 
     def leader(self, now_ms: int) -> LeaderLease | None:
-        """Return the lease of the leader at that time, as far as this object knows."""
+        """Return the lease of the leader at `now_ms`, according to the local copy; None without a leader."""
         return self._state if self._state.until_ms > now_ms else None
 
     async def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = None) -> int | None:
-        """Lead until `now_ms + lease_ms` if nobody else does, or keep leading; return the token, or None.
+        """Become or remain leader until `now_ms + lease_ms`; return the token, or None if another participant leads.
 
-        The leader calls it again well before the lease ends. A name counts only together with the token that
-        this object received: another process of the same name waits like everybody else.
+        A leader calls this again well before its lease ends. The name alone doesn't identify a leader, only the token
+        that this object received: another process with the same name waits like any other participant.
         """
         if not isinstance(now_ms, int) or not isinstance(lease_ms, int) or lease_ms <= 0:
             raise InvalidArgumentError(
-                f"a lease is a number of ms above 0, from a time in ms: not {lease_ms}, {now_ms!r}"
+                f"lease_ms must be above 0, and now_ms a time in ms: not {lease_ms!r} and {now_ms!r}"
             )
         token: int | None = None
 
@@ -407,9 +408,9 @@ class LeaderElection(SharedState[LeaderLease, LeaderLease]):
             if state.until_ms > now_ms and state.token != self._token:
                 token = None
                 return []
-            goes_on = state.until_ms > now_ms
-            token = state.token if goes_on else state.token + 1
-            until_ms = max(now_ms + lease_ms, state.until_ms) if goes_on else now_ms + lease_ms
+            continues = state.until_ms > now_ms
+            token = state.token if continues else state.token + 1
+            until_ms = max(now_ms + lease_ms, state.until_ms) if continues else now_ms + lease_ms
             return [LeaderLease(self.participant, token, until_ms)]
 
         await self._change(generate, timeout)
@@ -417,7 +418,7 @@ class LeaderElection(SharedState[LeaderLease, LeaderLease]):
         return token
 
     async def resign(self, timeout: float | None = None) -> bool:
-        """Let somebody else lead at once; return False if this participant no longer leads."""
+        """End this participant's leadership; return False if it no longer leads."""
 
         def generate(state: LeaderLease) -> list[LeaderLease]:
             return [LeaderLease("", state.token, 0)] if state.token == self._token and state.leader else []

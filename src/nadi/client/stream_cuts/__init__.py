@@ -1,4 +1,4 @@
-"""Places in a stream: cuts and their algebra, moments, bookmarks, named slices.
+"""Make, compare and name stream cuts: cuts by time and by count, bookmarks, named slices.
 
-Owns the table that keeps names for cuts. Reads events only to count them.
+Owns the table of bookmarks and slices. Reads events only to count them and to index their times.
 """

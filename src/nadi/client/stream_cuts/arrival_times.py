@@ -1,8 +1,8 @@
-"""When events came, as far as a segment's time index tells.
+"""Look up the arrival times of events in a segment's time index.
 
-An entry of the index says that all bytes before an offset came before a moment. So an event came, at the latest, at
-the moment of the first entry behind it; behind the last entry, at the segment's last append. That is late by less than
-10 s, or than 1 s where 4 KiB came in that time. Times never fall within a segment.
+An index entry states that all bytes before an offset arrived before a time. So an event's upper bound is the time of
+the first entry behind it or, behind the last entry, of the segment's last append. The bound is less than 10 s late, or
+less than 1 s where 4 KiB arrived within that time. Times never decrease within a segment.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ UNKNOWN = -1
 
 
 class Arrivals:
-    """By when events of a segment before `end` had come; a page of the index is kept for those that follow."""
+    """Arrival times of a segment's events before `end`; caches a page of the index for the next events."""
 
     def __init__(self, stores: SegmentStores, segment: str, end: int) -> None:
         self._stores, self._segment, self._end = stores, segment, end
         self._page: Moments | None = None
 
     async def of(self, offsets: Numbers) -> tuple[Numbers, Numbers] | None:
-        """Of events in offset order, the times in ms since 1970, UNKNOWN where the index doesn't reach; and where the
-        bytes end of which it says no more than that they had come by then: `end` behind its last entry, 0 where nothing
-        is known. None of a server that has no index."""
+        """Return the arrival times of events at ascending offsets, in ms since 1970, and for each event the end offset
+        of the bytes that share its index entry.
+
+        Times are UNKNOWN, and ends 0, where the index has no entry; behind the last entry the end is `end`. Returns
+        None if the server has no index.
+        """
         import numpy as np
 
-        found = np.full(len(offsets), UNKNOWN, np.int64)
+        arrivals = np.full(len(offsets), UNKNOWN, np.int64)
         ends = np.zeros(len(offsets), np.int64)
         low = 0
         while low < len(offsets):
@@ -38,25 +41,25 @@ class Arrivals:
                 return None
             is_behind_all = page.is_last or not len(page.offsets)
             high = len(offsets) if is_behind_all else int(np.searchsorted(offsets, page.offsets[-1]))
-            some = offsets[low:high]
+            covered = offsets[low:high]
             moments = np.append(page.moments, page.appended_ms + 1) - 1
-            places = np.searchsorted(page.offsets, some, side="right")
-            times = moments[places]
-            is_unknown = (some < page.start) | (times <= 0)
-            found[low:high] = np.where(is_unknown, UNKNOWN, times)
-            ends[low:high] = np.where(is_unknown, 0, np.append(page.offsets, self._end)[places])
+            entries = np.searchsorted(page.offsets, covered, side="right")
+            times = moments[entries]
+            is_unknown = (covered < page.start) | (times <= 0)
+            arrivals[low:high] = np.where(is_unknown, UNKNOWN, times)
+            ends[low:high] = np.where(is_unknown, 0, np.append(page.offsets, self._end)[entries])
             low = high
-        return found, ends
+        return arrivals, ends
 
 
 async def came_by(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> Numbers:
-    """The times of `Arrivals.of`; UNKNOWN too of a server that has no index."""
+    """Return the times of `Arrivals.of`; UNKNOWN if the server has no index."""
     return (await came_within(stores, segment, offsets, end))[0]
 
 
 async def came_within(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> tuple[Numbers, Numbers]:
-    """`Arrivals.of`; UNKNOWN too of a server that has no index."""
+    """Return the result of `Arrivals.of`; UNKNOWN times and ends of 0 if the server has no index."""
     import numpy as np
 
-    found = await Arrivals(stores, segment, end).of(offsets)
-    return found or (np.full(len(offsets), UNKNOWN, np.int64), np.zeros(len(offsets), np.int64))
+    arrivals = await Arrivals(stores, segment, end).of(offsets)
+    return arrivals or (np.full(len(offsets), UNKNOWN, np.int64), np.zeros(len(offsets), np.int64))

@@ -1,7 +1,7 @@
-"""Bookmarks, and what they have in common with named slices: one table of their scope keeps both.
+"""Store bookmarks, and provide the common part of bookmarks and named slices; one table per scope holds both.
 
-The names of bookmarks are apart from those of slices. Each change is conditional on what was read, so of two who make
-the same name one is refused, and tags given by two at once are both kept.
+Bookmarks and slices have separate names. Each change is conditional on the value read before, so of two clients that
+create the same name one fails, and tags added concurrently are both kept.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nadi.model.named_records import StoredCuts
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, check_name
 
-One = TypeVar("One")
+Record = TypeVar("Record")
 
 
 @checked()
-class NamedRecords(Generic[One]):
-    """What a scope's bookmarks and slices have in common. `_cuts`: how many each has."""
+class NamedRecords(Generic[Record]):
+    """Methods shared by a scope's bookmarks and slices. `_cuts`: the number of cuts in each record."""
 
     _noun: ClassVar[str]
     _cuts: ClassVar[int]
@@ -53,61 +53,62 @@ class NamedRecords(Generic[One]):
         )
         self._records: Catalog[StoredCuts] = Catalog(stores, scope, BOOKMARKS_TABLE, kind)
 
-    def _of(self, name: str, stored: StoredCuts) -> One:
+    def _record_of(self, name: str, stored: StoredCuts) -> Record:
         raise NotImplementedError
 
-    async def get(self, name: str) -> One:
-        """Return what has that name; BookmarkNotFoundError or SliceNotFoundError if nothing has."""
-        return self._of(name, await self._records.get(name))
+    async def get(self, name: str) -> Record:
+        """Return the record with this name; raise BookmarkNotFoundError or SliceNotFoundError if it doesn't exist."""
+        return self._record_of(name, await self._records.get(name))
 
-    async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
-        """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
-        that `unreadable` tells."""
+    async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[Record]:
+        """Return the scope's records, sorted by name, optionally only those of one stream or with one tag. Records that
+        `unreadable` returns are left out."""
         return (await self.list_with_unreadable(stream=stream, tag=tag))[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
-        """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
+        """Return the scope's records that are damaged, or written by a newer version; they can be deleted."""
         return (await self._records.all())[1]
 
     async def list_with_unreadable(
         self, *, stream: str | None = None, tag: str | None = None
-    ) -> tuple[builtins.list[One], builtins.list[Unreadable]]:
-        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._records.all()
+    ) -> tuple[builtins.list[Record], builtins.list[Unreadable]]:
+        """Return the results of `list` and of `unreadable` in one pass over the table."""
+        records, unreadable = await self._records.all()
         listed = [
-            self._of(name, stored)
-            for name, stored in found.items()
+            self._record_of(name, stored)
+            for name, stored in records.items()
             if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
         ]
         return listed, unreadable
 
-    async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
-        """Add some tags and remove others."""
-        more, less = _tags(add), _tags(remove)
+    async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Record:
+        """Add and remove tags."""
+        added, removed = _tags(add), _tags(remove)
 
         def change(stored: StoredCuts) -> StoredCuts:
-            kept = [tag for tag in stored.tags if tag not in less]
-            return msgspec.structs.replace(stored, tags=_tags([*kept, *more]))
+            tags = [tag for tag in stored.tags if tag not in removed]
+            return msgspec.structs.replace(stored, tags=_tags([*tags, *added]))
 
-        return self._of(name, await self._records.change(name, change))
+        return self._record_of(name, await self._records.change(name, change))
 
-    async def rename(self, name: str, new_name: str) -> One:
-        """Rename it; AlreadyExistsError if the name is taken. Not atomic: for a short time it has both names."""
+    async def rename(self, name: str, new_name: str) -> Record:
+        """Rename a record; raise AlreadyExistsError if the new name exists. Not atomic: for a short time both names
+        exist."""
         self._check_new_name(new_name)
-        former = self._records.record(name)
-        stored = await former.get()
+        old = self._records.record(name)
+        stored = await old.get()
         await self._records.create(new_name, stored)
-        if not await former.delete_read():
+        if not await old.delete_read():
             raise ConflictError(
-                f"{self._noun} {self._scope}/{name} was changed meanwhile: it has both names now; delete one"
+                f"{self._noun} {self._scope}/{name} was changed during the rename: both names exist now; delete one"
             )
-        return self._of(new_name, stored)
+        return self._record_of(new_name, stored)
 
     async def delete(self, name: str) -> bool:
-        """Delete what has that name; return False if nothing has. The events stay."""
+        """Delete the record with this name, but not the events; return False if it doesn't exist."""
         return await self._records.delete(name)
 
-    async def _add(self, name: str, cuts: Sequence[StreamCut], note: str, tags: Iterable[str]) -> One:
+    async def _add(self, name: str, cuts: Sequence[StreamCut], note: str, tags: Iterable[str]) -> Record:
         self._check_new_name(name)
         stream = cuts[0].stream
         for cut in cuts:
@@ -115,9 +116,11 @@ class NamedRecords(Generic[One]):
             await segment_ranges(self._stores, self._scope, stream, cut)
         stored = StoredCuts(stream, [cut.as_text() for cut in cuts], time.time_ns() // 1_000_000, note, _tags(tags))
         if len(note) > BOOKMARK_NOTE_MAX_CHARS:
-            raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
+            raise InvalidArgumentError(
+                f"a note can have at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}"
+            )
         await self._records.create(name, stored)
-        return self._of(name, stored)
+        return self._record_of(name, stored)
 
     def _decode(self, name: str, value: bytes) -> StoredCuts:
         stored = msgspec.json.decode(value, type=StoredCuts)
@@ -129,29 +132,29 @@ class NamedRecords(Generic[One]):
         return stored
 
     def _check_new_name(self, name: str) -> None:
-        """Refuse a name that would mean another position wherever a position is written as text."""
+        """Reject a name that denotes another position where positions are written as text."""
         check_name(self._noun, name)
         if name.lower() in RESERVED:
-            meaning = f"means a stream's own {name.lower()}"
+            meaning = f"denotes the {name.lower()} of a stream"
         elif name.startswith("-"):
-            meaning = "means an age, as -5min does, or an option of a command"
+            meaning = "denotes an age, such as -5min, or a command option"
         else:
             try:
                 StreamCut.from_text(name)
             except InvalidStreamCutError:
                 return
             meaning = "is the text of a stream cut"
-        raise InvalidArgumentError(f"{name!r} {meaning}: give the {self._noun} another name")
+        raise InvalidArgumentError(f"{name!r} {meaning}: choose another name for the {self._noun}")
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    found = list(dict.fromkeys(several_texts(tags, "tags")))
-    if len(found) > BOOKMARK_MAX_TAGS:
-        raise InvalidArgumentError(f"{len(found)} tags are too many: at most {BOOKMARK_MAX_TAGS}")
-    for tag in found:
+    distinct = list(dict.fromkeys(several_texts(tags, "tags")))
+    if len(distinct) > BOOKMARK_MAX_TAGS:
+        raise InvalidArgumentError(f"there are {len(distinct)} tags: at most {BOOKMARK_MAX_TAGS} are allowed")
+    for tag in distinct:
         if not 0 < len(tag) <= TAG_MAX_CHARS:
-            raise InvalidArgumentError(f"a tag has 1 to {TAG_MAX_CHARS} characters: {tag[:40]!r} has {len(tag)}")
-    return found
+            raise InvalidArgumentError(f"a tag must have 1 to {TAG_MAX_CHARS} characters: {tag[:40]!r} has {len(tag)}")
+    return distinct
 
 
 def time_of(ms: int) -> datetime:
@@ -160,7 +163,7 @@ def time_of(ms: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark(Displayed):
-    """A name for a stream cut. `made_at` is when it was made, by the maker's clock."""
+    """A named stream cut. `made_at`: creation time by the creating client's clock."""
 
     name: str
     cut: StreamCut
@@ -184,9 +187,9 @@ class Bookmarks(NamedRecords[Bookmark]):
     _noun, _cuts, _missing = "bookmark", 1, BookmarkNotFoundError
 
     async def create(self, name: str, cut: StreamCut, *, note: str = "", tags: Iterable[str] = ()) -> Bookmark:
-        """Store a cut under a name; AlreadyExistsError if the scope has a bookmark of that name."""
+        """Store a cut under a name; raise AlreadyExistsError if the scope has a bookmark with this name."""
         return await self._add(name, [cut], note, tags)
 
-    def _of(self, name: str, stored: StoredCuts) -> Bookmark:
+    def _record_of(self, name: str, stored: StoredCuts) -> Bookmark:
         (cut,) = map(StreamCut.from_text, stored.cuts)
         return Bookmark(name, cut, time_of(stored.made_ms), stored.note, tuple(stored.tags))

@@ -1,20 +1,17 @@
-"""Stream cuts: `manager.cuts(scope, stream)` creates, checks, compares and measures them.
+"""Create, check, compare and measure stream cuts: `manager.cuts(scope, stream)`.
 
-A cut that stands at the end of a sealed segment and one that stands at the start of what follows are the
-same boundary, so cuts are settled before they are compared: led over finished segments as a reader is led.
-Every cut made here is legal, as `nadi.model.frontier` has it.
-Events are counted from their headers, block by block.
+The end of a sealed segment and the start of its successors are the same boundary, so cuts are settled before they are
+compared: advanced past finished segments like a reader. Every cut made here is legal as defined by
+`nadi.model.frontier`. Events are counted from their headers, block by block.
 
-A cut some events before another one: a segment's events can only be followed forwards, for each says how long it is. So
-to go back, a place some bytes before the end is taken, the store says where the next event begins there (LocateOffset),
-and how long the events from there on are (ListEventSizes), which carries none of their bytes; if these are too few, it
-is tried again from further back.
+A cut `n` events before another: events can only be walked forwards, because each header contains the event's size. So
+the search starts some bytes before the end, where the store locates the next event (LocateOffset) and lists the sizes
+of the events from there on (ListEventSizes), without their bytes; if these are too few, it starts further back.
 
-Events of different segments have no order but time. So of each segment the last events are found, and those that came
-last are taken, as the segments' time indexes tell; where these don't tell, within about ten seconds, each segment gives
-an equal share. If all segments of an epoch together have too few, those of the epoch before come in, and all that
-follows them is taken. As the segments of an epoch share the keys among them, and what they begin with follows what was
-before, such a cut is legal.
+Events of different segments are ordered only by time. So the last events of each segment are found, and the latest of
+these are chosen by the segments' time indexes; within the indexes' resolution of about ten seconds, each segment
+contributes an equal share. If all segments of an epoch have too few, the segments of the previous epoch are added, and
+all events behind them are included. Such a cut is legal, because an epoch's segments together cover all keys.
 """
 
 from __future__ import annotations
@@ -66,14 +63,14 @@ from nadi.wire.time_index import Numbers, clock_of, earliest_of
 
 _FIRST_REACH_BYTES = 4 * KIB
 _USUAL_EVENT_BYTES = 256
-_FURTHER = 4  # times as far, if what was found is too little
-_SAME_TIME_MS = 10_000  # what an index may leave open
+_REACH_FACTOR = 4  # how much further back to start after finding too few events
+_SAME_TIME_MS = 10_000  # resolution of the time index
 _TO_ITS_END = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
-    """The last events of a segment before `end`: their offsets, and by when each had come."""
+class _LastEvents:
+    """The last events of a segment before `end`: their offsets and upper bounds of their arrival times."""
 
     offsets: Numbers
     came_by: Numbers
@@ -84,23 +81,23 @@ class _Last:
 
 
 async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamCut, events: int) -> StreamCut:
-    """The cut `events` events before `cut`, which is settled; `head` if there are fewer."""
-    found: dict[int, _Last] = {}
+    """Return the cut `events` events before the settled `cut`; `head` if there are fewer."""
+    last_events: dict[int, _LastEvents] = {}
     level = dict(cut.positions)
     epoch = max(map(segment_epoch, level))
     first_epoch = min(map(segment_epoch, head.positions))
     while True:
         try:
-            new = {segment: end for segment, end in level.items() if end >= 0 and segment not in found}
-            ends = await of_each(new.items(), lambda one: _last_of(stores, cut, *one, events))
-            found |= dict(zip(new, ends, strict=True))
-        except SegmentNotFoundError:  # truncated away: what is left begins with the head
+            new = {segment: end for segment, end in level.items() if end >= 0 and segment not in last_events}
+            ends = await of_each(new.items(), lambda item: _last_of(stores, cut, *item, events))
+            last_events |= dict(zip(new, ends, strict=True))
+        except SegmentNotFoundError:  # truncated away, so the remaining data begins at the head
             return head
-        wanted = events - sum(len(last.offsets) for segment, last in found.items() if segment not in level)
-        here = {segment: found[segment] for segment in level if segment in found}
-        if sum(len(last.offsets) for last in here.values()) >= wanted:
-            begun = {segment: here[segment].start_of(count) for segment, count in _shares(here, wanted).items()}
-            return StreamCut(cut.scope, cut.stream, {segment: begun.get(segment, -1) for segment in level})
+        missing = events - sum(len(last.offsets) for segment, last in last_events.items() if segment not in level)
+        here = {segment: last_events[segment] for segment in level if segment in last_events}
+        if sum(len(last.offsets) for last in here.values()) >= missing:
+            starts = {segment: here[segment].start_of(count) for segment, count in _shares(here, missing).items()}
+            return StreamCut(cut.scope, cut.stream, {segment: starts.get(segment, -1) for segment in level})
         if epoch <= first_epoch:
             return head
         epoch -= 1
@@ -111,7 +108,7 @@ async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamC
         level = {piece.segment_id: cut.positions.get(piece.segment_id, _TO_ITS_END) for piece in pieces}
 
 
-async def _last_of(stores: SegmentStores, cut: StreamCut, segment: int, end: int, most: int) -> _Last:
+async def _last_of(stores: SegmentStores, cut: StreamCut, segment: int, end: int, most: int) -> _LastEvents:
     import numpy as np
 
     name = segment_name(cut.scope, cut.stream, segment)
@@ -124,43 +121,43 @@ async def _last_of(stores: SegmentStores, cut: StreamCut, segment: int, end: int
             begin = (await stores.ask(wire.LocateOffset(0, name, end - reach, ""), wire.OffsetLocated)).offset
         parts: list[Numbers] = []
         async with aclosing(event_places(stores, name, begin, end, SKIP)) as places:
-            async for some in places:
-                parts.append(some.offsets())
+            async for page in places:
+                parts.append(page.offsets())
         offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
         if len(offsets) >= most or begin <= start:
             offsets = offsets[-most:]
             times = np.maximum.accumulate(await came_by(stores, name, offsets, end))
-            return _Last(offsets, times, end)
-        reach *= _FURTHER
+            return _LastEvents(offsets, times, end)
+        reach *= _REACH_FACTOR
 
 
-def _shares(found: Mapping[int, _Last], wanted: int) -> dict[int, int]:
-    """How many of its last events each segment gives, `wanted` in all.
+def _shares(last_events: Mapping[int, _LastEvents], total: int) -> dict[int, int]:
+    """Return how many of its last events each segment contributes, `total` in all.
 
     >>> import numpy as np
     >>> def last(*times):
-    ...     return _Last(np.arange(len(times)), np.array(times), len(times))
+    ...     return _LastEvents(np.arange(len(times)), np.array(times), len(times))
     >>> _shares({0: last(5_000, 60_000, 61_000), 1: last(62_000, 62_001), 2: last(7_000)}, 3)
     {0: 2, 1: 1, 2: 0}
     """
     import numpy as np
 
-    segments = list(found)
-    counts = [len(found[segment].offsets) for segment in segments]
+    segments = list(last_events)
+    counts = [len(last_events[segment].offsets) for segment in segments]
     owner = np.repeat(np.arange(len(segments)), counts)
-    times = np.concatenate([found[segment].came_by for segment in segments])
+    times = np.concatenate([last_events[segment].came_by for segment in segments])
     from_end = np.concatenate([np.arange(count)[::-1] for count in counts])
     age = (times.max(initial=0) - times) // _SAME_TIME_MS
-    chosen = owner[np.lexsort((from_end, age))[:wanted]]
+    chosen = owner[np.lexsort((from_end, age))[:total]]
     return dict(zip(segments, np.bincount(chosen, minlength=len(segments)).tolist(), strict=True))
 
 
-_TRIES = 5  # while the stream is truncated as it is read
+_TRIES = 5  # attempts when the stream is truncated during a read
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """The events of one segment from `start` to `end`, both of them event boundaries."""
+    """The events of one segment from `start` to `end`, two event boundaries."""
 
     segment_id: int
     start: int
@@ -173,7 +170,7 @@ class SegmentSlice:
 
 @checked()
 class StreamCuts:
-    """The stream cuts of one stream."""
+    """Operations on the stream cuts of one stream."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
@@ -181,7 +178,7 @@ class StreamCuts:
         self._ends = SegmentEnds(stores, scope, stream)
 
     async def head(self) -> StreamCut:
-        """Return the stream's current start, after what was truncated away."""
+        """Return the stream's current start, behind truncated data."""
         return (await stream_info(self._stores, self.scope, self.stream)).head
 
     async def tail(self) -> StreamCut:
@@ -189,25 +186,24 @@ class StreamCuts:
         return (await stream_info(self._stores, self.scope, self.stream)).tail
 
     async def at(self, moment: datetime | int) -> StreamCut:
-        """Return where the stream stood at a time: a datetime with a time zone, or milliseconds since 1970.
+        """Return the cut at an arrival time: a datetime with a time zone, or milliseconds since 1970.
 
-        All events that the server received at that time or later lie after the cut, and only a few earlier ones:
-        in each segment none received over 10 s before it, and under 4 KiB received over 1 s before it. For a time in
-        the past the cut is always the same; for one in the future it is the tail, and for one before all events the
-        head.
+        All events that the server received at that time or later are after the cut, and few earlier ones: in each
+        segment none received more than 10 s before it, and less than 4 KiB received more than 1 s before it. The cut
+        for a past time never changes; it is the tail for a future time, and the head for a time before all events.
         """
         return await self._stores.controller.cut_at(self.scope, self.stream, moment_ms(moment))
 
     async def named(self, text: str, *, end: bool = False) -> StreamCut:
         """Return the cut denoted by `head`, `tail`, a time (ISO 8601 with a zone, such as 2026-11-14T00:00+01:00), the
-        text of a cut, or the name of one of the scope's bookmarks. InvalidArgumentError if the text is empty.
+        text of a cut, or the name of a bookmark in the scope. Raises InvalidArgumentError if the text is empty.
 
-        `event:` before a time, or before a date for its midnight in UTC, means the events' own time. end: the cut is
-        where something ends, so that for such a time all earlier events lie before it (`after_event_time`).
+        `event:` before a time, or before a date for its midnight in UTC, denotes the events' own time. end: the cut
+        ends a range, so that all events before such an event time are before the cut (`after_event_time`).
         """
         if not isinstance(text, str) or not text:
             raise InvalidArgumentError(
-                f"{text!r} is not a position: give head, tail, a time, a cut's text or a bookmark"
+                f"{text!r} is not a position: pass head, tail, a time, the text of a cut or a bookmark"
             )
         if text in (HEAD, TAIL):
             return await (self.head() if text == HEAD else self.tail())
@@ -228,89 +224,88 @@ class StreamCuts:
     async def after(self, cut: StreamCut, events: int) -> StreamCut:
         """Return the cut `events` events after `cut`, or the tail if there are fewer.
 
-        They are taken in equal shares from the cut's segments; if one has too few, the others supply more, and
-        successors follow once everything before them is taken. The result is the same each time, as long as the
-        stream has that many.
+        The cut's segments contribute equal shares; if one has too few, the others contribute more, and successors
+        follow once all events before them are included. The result never changes, provided that the stream has that
+        many events.
         """
         if not isinstance(events, int) or events < 0:
-            raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
+            raise InvalidArgumentError(f"events must be 0 or more, not {events}: use `before` to go back")
         frontier, offsets = await self._settle(cut)
         infos = await self._ends.infos(offsets)
-        while events and (open_ones := [s for s in sorted(offsets) if offsets[s] < infos[s].write_offset]):
-            share, extra = divmod(events, len(open_ones))
-            for number, segment in enumerate(open_ones):
-                want = share + (number < extra)
-                if want:
-                    taken, offsets[segment] = await self._take(segment, offsets[segment], infos[segment], want)
-                    events -= taken
+        while events and (unfinished := [s for s in sorted(offsets) if offsets[s] < infos[s].write_offset]):
+            share, extra = divmod(events, len(unfinished))
+            for number, segment in enumerate(unfinished):
+                count = share + (number < extra)
+                if count:
+                    passed, offsets[segment] = await self._pass(segment, offsets[segment], infos[segment], count)
+                    events -= passed
             infos = await pass_finished(self._ends, frontier, offsets)
         return self._cut(frontier, offsets)
 
     async def before(self, cut: StreamCut, events: int) -> StreamCut:
         """Return the cut `events` events before `cut`, or the head if there are fewer.
 
-        Between the two lie the events that came last, as far as the server knows when each came: it may be off by ten
-        seconds. Within that time each segment gives an equal share. None of the events is read for that.
+        The events between the two are the last to arrive, according to the server's times, which have a resolution of
+        ten seconds. Within that time each segment contributes an equal share. This doesn't read the events.
         """
         if not isinstance(events, int) or events < 0:
-            raise InvalidArgumentError(f"a cut lies {events} events before no other: take a later cut to start at")
+            raise InvalidArgumentError(f"events must be 0 or more, not {events}: use `after` to go forward")
         head, settled = await asyncio.gather(self.head(), self.settled(cut))
         return await cut_before_events(self._stores, head, settled, events)
 
     async def came_by(self, segment_id: int, offsets: Sequence[int]) -> list[int | None]:
-        """Return by when events of a segment had come, in ms since 1970 by the server's clock; None where that is
-        unknown. offsets: of the events, in order.
+        """Return upper bounds of the arrival times of a segment's events, in ms since 1970 by the server's clock; None
+        if unknown. offsets: the events' ascending offsets.
 
-        None came later than said. It may have come up to 10 s earlier, or 1 s where 4 KiB came in that time.
+        An event arrived at most 10 s before its bound, or 1 s where 4 KiB arrived within that time.
         """
         import numpy as np
 
         name = segment_name(self.scope, self.stream, segment_id)
         if not len(offsets):
             return []
-        given = np.asarray(offsets)
-        if given.ndim != 1 or given.dtype.kind not in "iu" or np.any(given[1:] < given[:-1]) or given[0] < 0:
-            raise InvalidArgumentError(f"offsets are to be those of events, in order, not {offsets!r:.100}")
-        found = await came_by(self._stores, name, given.astype(np.int64), int(given[-1]) + 1)
-        return [None if moment == UNKNOWN else moment for moment in found.tolist()]
+        array = np.asarray(offsets)
+        if array.ndim != 1 or array.dtype.kind not in "iu" or np.any(array[1:] < array[:-1]) or array[0] < 0:
+            raise InvalidArgumentError(f"offsets must be ascending event offsets, not {offsets!r:.100}")
+        times = await came_by(self._stores, name, array.astype(np.int64), int(array[-1]) + 1)
+        return [None if time == UNKNOWN else time for time in times.tolist()]
 
     async def at_event_time(self, time: datetime | int) -> StreamCut:
-        """Return the cut to read from to get every event of that time or later: a datetime with a time zone, or
-        milliseconds since 1970. It may lie before some earlier ones.
+        """Return a cut before all events of that time or later: a datetime with a time zone, or milliseconds since
+        1970. Some earlier events may also follow the cut.
 
         The time of an event is the field that the stream's configuration names (`event_time`). In a stream without
-        one, it is known from what writers noted, in their unit, as far as they keep the promise of their notes; the
-        cut is the head where watermarks don't reach back so far.
+        one, the times that writers noted are used, in the writers' unit and if their notes are correct; the cut is the
+        head if the watermarks don't reach back to that time.
         """
         if (event_time := await self._event_time()) is not None:
             return await self._by(event_time, time)
-        found = await cut_before(self._stores, self.scope, self.stream, time_ms(time))
-        with suppress(EpochGoneError):  # what it stands in was truncated away
-            return await self._not_before_head(found) if found is not None else await self.head()
+        noted = await cut_before(self._stores, self.scope, self.stream, time_ms(time))
+        with suppress(EpochGoneError):  # the cut's segments were truncated away
+            return await self._not_before_head(noted) if noted is not None else await self.head()
         return await self.head()
 
     async def after_event_time(self, time: datetime | int) -> StreamCut | None:
-        """Return the cut to read up to to get every event before that time, of those that are stored now. It may lie
-        behind some later ones. The time is as in `at_event_time`; without the field, None while a writer has not noted
-        that time."""
+        """Return a cut behind all currently stored events before that time. Some later events may also precede the cut.
+        The time is as in `at_event_time`; in a stream without the field, None while a writer has not noted that
+        time."""
         if (event_time := await self._event_time()) is not None:
             return await self._by(event_time, time, end=True)
-        noted = -(-time_us(time) // 1_000)  # the first that is not earlier
-        found = await cut_after(self._stores, self.scope, self.stream, noted)
-        return await self._not_before_head(found) if found is not None else None
+        first_ms = -(-time_us(time) // 1_000)  # rounded up
+        noted = await cut_after(self._stores, self.scope, self.stream, first_ms)
+        return await self._not_before_head(noted) if noted is not None else None
 
     async def between(self, start: datetime | int, end: datetime | int) -> tuple[StreamCut, StreamCut]:
-        """Return the cuts between which every event lies whose time is `start` or later and before `end`; others may
-        lie there too. The times are as in `at_event_time`; the second cut is the tail while a writer has not noted
-        `end`."""
+        """Return two cuts that enclose all events with times from `start` to before `end`, and perhaps some others. The
+        times are as in `at_event_time`; the second cut is the tail while a writer has not noted `end`."""
         if time_us(end) < time_us(start):
-            raise InvalidArgumentError(f"the end of a time range, {end}, lies before its start, {start}")
-        begun = await self.at_event_time(start)
-        ended = await self.after_event_time(end) or await self.tail()
-        return begun, await self.latest(begun, ended)
+            raise InvalidArgumentError(f"the end of the time range, {end}, is before its start, {start}")
+        start_cut = await self.at_event_time(start)
+        end_cut = await self.after_event_time(end) or await self.tail()
+        return start_cut, await self.latest(start_cut, end_cut)
 
     async def _event_time(self) -> EventTime | None:
-        """The field with events' times, whose index has what is stored now."""
+        """Return the field with the events' times, after indexing all currently stored events; None without one."""
         event_time = (await self._stores.controller.stream_configuration(self.scope, self.stream)).event_time
         if event_time is not None:
             from nadi.client.stream_cuts.event_index import index_times
@@ -338,14 +333,14 @@ class StreamCuts:
         return cut if order.is_at_or_after else head
 
     async def check(self, cut: StreamCut) -> None:
-        """Raise unless a reader can start here: InvalidStreamCutError if it is not a boundary of the stream,
-        TruncatedError if some of what follows is gone."""
+        """Raise unless a reader can start at the cut: InvalidStreamCutError if it is not a boundary of the stream,
+        TruncatedError if some of the events behind it were truncated away."""
         check_cut(cut, self.scope, self.stream)
         await check_boundary(self._stores, cut)
         below = [offset for offset in cut.positions.values() if offset < -1]
         if below:
             raise InvalidStreamCutError(
-                f"{below[0]:,} is not a valid offset: a segment starts at 0, and -1 means one not started yet"
+                f"{below[0]:,} is not a valid offset: pass 0 or more, or -1 for a segment that is not started yet"
             )
         reached = {segment: offset for segment, offset in cut.positions.items() if offset >= 0}
         infos = await self._ends.infos(reached)
@@ -355,41 +350,41 @@ class StreamCuts:
                 raise TruncatedError(name, offset, info.start_offset)
             if offset > info.write_offset:
                 raise PastEndError(name, offset, info.write_offset)
-            found = await self._stores.ask(wire.LocateOffset(0, name, offset, ""), wire.OffsetLocated)
-            if found.offset != offset:
+            located = await self._stores.ask(wire.LocateOffset(0, name, offset, ""), wire.OffsetLocated)
+            if located.offset != offset:
                 raise InvalidStreamCutError(
-                    f"offset {offset:,} of segment {name} lies within an event: the next begins at {found.offset:,}"
+                    f"offset {offset:,} of segment {name} is within an event: the next one begins at {located.offset:,}"
                 )
 
     async def settled(self, cut: StreamCut) -> StreamCut:
-        """Return the same boundary moved past segments that are read to their ends; equal boundaries settle alike."""
+        """Return the same boundary, advanced past finished segments; equal boundaries give equal cuts."""
         return self._cut(*await self._settle(cut))
 
     async def compare(self, first: StreamCut, second: StreamCut) -> CutOrder:
-        """Return whether `first` lies before `second`, at it, after it, or both (overlapping)."""
+        """Return whether `first` is before `second`, at it, after it, or both (overlapping)."""
         return cutorder.compare(*await self._pair(first, second))
 
     async def earliest(self, first: StreamCut, second: StreamCut) -> StreamCut:
-        """Return the cut before which lies exactly what lies before both."""
+        """Return the cut behind the events that are before both cuts."""
         return cutorder.earliest(*await self._pair(first, second))
 
     async def latest(self, first: StreamCut, second: StreamCut) -> StreamCut:
-        """Return the cut before which lies everything that lies before either."""
+        """Return the cut behind the events that are before at least one of the cuts."""
         return cutorder.latest(*await self._pair(first, second))
 
     async def segments_between(self, start: StreamCut, end: StreamCut) -> list[int]:
-        """Return the ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies
+        """Return the ids of the segments between two cuts, older ones first; raise InvalidStreamCutError if the end is
         before the start."""
         for cut in (start, end):
             check_cut(cut, self.scope, self.stream)
         return sorted(await segments_between(self._stores, start, end))
 
     async def bytes_between(self, start: StreamCut, end: StreamCut) -> int:
-        """Return the number of bytes between two cuts, events' headers included."""
+        """Return the number of bytes between two cuts, including event headers."""
         return sum(piece.size_bytes for piece in await slices_between(self, start, end))
 
     async def events_between(self, start: StreamCut, end: StreamCut) -> int:
-        """Return the number of events between two cuts; this reads them."""
+        """Return the number of events between two cuts, by reading them."""
 
         async def count(piece: SegmentSlice) -> int:
             name = segment_name(self.scope, self.stream, piece.segment_id)
@@ -403,46 +398,46 @@ class StreamCuts:
     async def _ranges(self, *cuts: StreamCut) -> KeyRanges:
         for cut in cuts:
             check_cut(cut, self.scope, self.stream)
-        found: list[SegmentRange] = []
+        ranges: list[SegmentRange] = []
         for cut in cuts:
-            found += await segment_ranges(self._stores, self.scope, self.stream, cut)
-        return {piece.segment_id: (piece.low, piece.high) for piece in found}
+            ranges += await segment_ranges(self._stores, self.scope, self.stream, cut)
+        return {piece.segment_id: (piece.low, piece.high) for piece in ranges}
 
     async def _pair(self, first: StreamCut, second: StreamCut) -> tuple[StreamCut, StreamCut, KeyRanges]:
         first, second = await asyncio.gather(self.settled(first), self.settled(second))
         return first, second, await self._ranges(first, second)
 
     async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
-        """The segments under way at the cut, and where in them it stands."""
+        """Return the frontier of the settled cut and the offsets of its active segments."""
         check_cut(cut, self.scope, self.stream)
         frontier = await frontier_at(self._stores, cut)
         offsets = {segment: max(cut.positions[segment], 0) for segment in frontier.active}
         await pass_finished(self._ends, frontier, offsets)
         return frontier, offsets
 
-    async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
-        """How many of `events` events the segment has from `start` on, and where the last of them ends."""
+    async def _pass(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
+        """Pass up to `events` events from `start` on; return their number and the end of the last one."""
         name = segment_name(self.scope, self.stream, segment)
-        taken, end = 0, start
+        passed, end = 0, start
         async with aclosing(read_segment_range(self._stores, name, start, info.write_offset)) as blocks:
             async for block in blocks:
-                if taken + len(block) > events:
-                    return events, block.offset + int(block.starts[events - taken])
-                taken += len(block)
+                if passed + len(block) > events:
+                    return events, block.offset + int(block.starts[events - passed])
+                passed += len(block)
                 end = block.offset + block.size_bytes
-                if taken == events:
+                if passed == events:
                     break
-        return taken, end
+        return passed, end
 
     def _cut(self, frontier: Frontier, offsets: dict[int, int]) -> StreamCut:
         return StreamCut(self.scope, self.stream, frontier.positions(offsets))
 
 
-# --- for those who read slices segment by segment ----------------------------------------------
+# --- for callers that read slices segment by segment -------------------------------------------
 
 
 async def slices_between(cuts: StreamCuts, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
-    """What lies between two cuts, segment by segment, those of older epochs first."""
+    """Divide the range between two cuts into segment slices, older epochs first."""
     ids = await cuts.segments_between(start, end)
     infos = await cuts._ends.infos(dict.fromkeys(ids, 0))
     slices = []
@@ -458,10 +453,10 @@ async def slices_between(cuts: StreamCuts, start: StreamCut, end: StreamCut) -> 
 
 
 async def narrowed(cuts: StreamCuts, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
-    """Those of the slices whose segments can hold events of these routing keys."""
+    """Select the slices whose segments can contain events with these routing keys."""
     pieces = list(slices)
     ids = {piece.segment_id: 0 for piece in pieces}
     ranges = await segment_ranges(cuts._stores, cuts.scope, cuts.stream, StreamCut(cuts.scope, cuts.stream, ids))
-    wanted = several_texts(keys, "routing keys to read")
-    able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
-    return [piece for piece in pieces if piece.segment_id in able]
+    routing_keys = several_texts(keys, "routing keys to read")
+    matching = {piece.segment_id for piece in ranges if piece.takes_any(routing_keys)}
+    return [piece for piece in pieces if piece.segment_id in matching]

@@ -1,8 +1,9 @@
-"""The index of events' own times, which clients bring up to date before they cut by them.
+"""Maintain the index of events' own times, which clients update before they look up a cut by time.
 
-The store has the index (`segmentstore.state.time_index`), but doesn't read events. So a client that looks for a time
-first reads those of each segment that aren't in the index yet, and adds for each stretch of them where it ends and its
-earliest and latest time. Several may do so at once: the store takes what begins where the index ends.
+The store keeps the index (`segmentstore.state.time_index`), but doesn't read events. So a client that looks up a time
+first reads each segment's events behind the end of the index and adds, for each stretch of events, its end and its
+earliest and latest time. Several clients may do so concurrently: the store accepts entries that begin where the index
+ends.
 """
 
 from __future__ import annotations
@@ -37,54 +38,54 @@ from nadi.wire.time_index import NO_TIMES, Numbers, clock_of, packed_stretches
 
 log = logging.getLogger("nadi.client")
 
-Times = Callable[[Sequence[bytes]], pa.Array]  # of events, in microseconds since 1970; null where one has none
+Times = Callable[[Sequence[bytes]], pa.Array]  # events to times in us since 1970, null where an event has none
 
-_AT_ONCE = 4  # segments
+_AT_ONCE = 4  # number of segments
 _SENT_STRETCHES = TIMES_INDEXED_AT_ONCE // 4
 _STRETCH_BYTES = 64 * KIB
-_LEAST_STRETCH_BYTES, _STRETCHES = 2 * KIB, 256  # a small segment has so many, for which its times are drawn
-_LOOK_BYTES = 2 * _STRETCH_BYTES  # a stretch goes on to the end of an event
-_AHEAD_BYTES = 16 * MIB  # so much is indexed at once for a reader that goes on: a stretch ends where that does
-_READERS_KEPT = 64
+_LEAST_STRETCH_BYTES, _STRETCHES = 2 * KIB, 256  # a small segment has this many stretches, which are drawn as a chart
+_SEARCH_BYTES = 2 * _STRETCH_BYTES  # a stretch ends at the end of an event, so it may be longer than its size
+_AHEAD_BYTES = 16 * MIB  # indexed at once for a reader that advances; the last stretch ends there
+_CACHED_READERS = 64
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NotJsonError)
 
 
 async def index_times(
     stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]
 ) -> None:
-    """Bring the index of these segments up to what they have now, as far as one may read it and write to it: what isn't
-    in the index makes cuts less close, not wrong."""
+    """Extend the index of these segments to their current ends, as far as permissions allow: events missing in the
+    index make cuts less precise, not wrong."""
     times, clock = times_of(event_time), clock_of(str(event_time))
 
-    async def one(segment_id: int) -> None:
+    async def index_segment(segment_id: int) -> None:
         try:
             await _SegmentIndexer(stores, segment_name(scope, stream, segment_id), clock, times).index()
         except (PermissionDeniedError, SegmentNotFoundError, TruncatedError) as error:
             log.debug("event times of segment %d of %s/%s aren't indexed: %s", segment_id, scope, stream, error)
 
-    await of_each(ids, one, _AT_ONCE)
+    await of_each(ids, index_segment, _AT_ONCE)
 
 
 async def nearer(
     stores: SegmentStores, cut: StreamCut, event_time: EventTime, time_us: int, *, end: bool = False
 ) -> StreamCut:
-    """The cut of a time that the index has, led over those events of the stretch where it stands that it needn't have:
-    earlier ones behind it; or, if it is an end, later ones before it; and those without a time."""
+    """Move a cut from the index closer to the time, past events of the stretch at its position that it need not
+    include: earlier ones behind a start cut, later ones before an end cut, and events without a time."""
 
-    async def one(segment_id: int) -> int:
+    async def offset_in(segment_id: int) -> int:
         offset = cut.positions[segment_id]
         if offset < 0:
             return offset
         try:
-            return await led(segment_name(cut.scope, cut.stream, segment_id), offset)
-        except DamagedDataError:  # it stays as far from the time as it is
+            return await moved(segment_name(cut.scope, cut.stream, segment_id), offset)
+        except DamagedDataError:  # the cut stays less precise there
             return offset
 
-    async def led(name: str, offset: int) -> int:
+    async def moved(name: str, offset: int) -> int:
         info = await segment_info(stores, name)
-        start, stop = offset, min(offset + _LOOK_BYTES, info.write_offset)
+        start, stop = offset, min(offset + _SEARCH_BYTES, info.write_offset)
         if end:
-            start, stop = max(offset - _LOOK_BYTES, info.start_offset), offset
+            start, stop = max(offset - _SEARCH_BYTES, info.start_offset), offset
             if start > info.start_offset:
                 start = (await stores.ask(wire.LocateOffset(0, name, start, ""), wire.OffsetLocated)).offset
         elif stop < info.write_offset:
@@ -102,12 +103,12 @@ async def nearer(
                     near = block.offset + block.size_bytes
         return near
 
-    near = await of_each(cut.positions, one, _AT_ONCE)
-    return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, near, strict=True)))
+    offsets = await of_each(cut.positions, offset_in, _AT_ONCE)
+    return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, offsets, strict=True)))
 
 
 async def latest_time(stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int) -> int | None:
-    """The latest time of a segment's events from `start` to `end`, in microseconds since 1970; None if none has one."""
+    """Return the latest time of a segment's events from `start` to `end`, in us since 1970; None if none has a time."""
     latest = none = NO_TIMES[1]
     async with aclosing(_read_times(stores, name, event_time, start, end, none)) as read:
         async for _, times in read:
@@ -116,8 +117,8 @@ async def latest_time(stores: SegmentStores, name: str, event_time: EventTime, s
 
 
 async def time_at(stores: SegmentStores, name: str, event_time: EventTime, offset: int, end: int) -> int | None:
-    """The time of a segment's event at that offset, in microseconds since 1970; None if it has none. end: of an event
-    behind it."""
+    """Return the time of the event at `offset`, in us since 1970; None if it has none. end: the end offset of this or a
+    later event."""
     async with aclosing(read_segment_range(stores, name, offset, end, SKIP)) as blocks:
         async for block in blocks:
             return times_of(event_time)([next(iter(block))])[0].as_py()  # type: ignore[no-any-return]
@@ -127,8 +128,8 @@ async def time_at(stores: SegmentStores, name: str, event_time: EventTime, offse
 async def first_later(
     stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int, time_us: int
 ) -> int:
-    """Where the first of a segment's events from `start` to `end` lies that is later than that time; `end` if none is.
-    If the index has all before `start`, it is led on to `end`."""
+    """Return the offset of a segment's first event from `start` to `end` that is later than `time_us`; `end` if none
+    is. If the index reaches `start`, it is extended to `end`."""
     clock = clock_of(str(event_time))
     try:
         await _SegmentIndexer(stores, name, clock, times_of(event_time)).index(start, end)
@@ -146,7 +147,7 @@ async def first_later(
 async def _read_times(
     stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int, none: int
 ) -> AsyncGenerator[tuple[EventBlock, Numbers], None]:
-    """Blocks of events, and the time of each; `none` where one has none."""
+    """Yield blocks of events and the events' times, `none` for an event without a time."""
     times = times_of(event_time)
     async with aclosing(read_segment_range(stores, name, start, end, SKIP)) as blocks:
         async for block in blocks:
@@ -154,11 +155,13 @@ async def _read_times(
 
 
 class _SegmentIndexer:
+    """Extends the time index of one segment."""
+
     def __init__(self, stores: SegmentStores, name: str, clock: int, times: Times) -> None:
         self._stores, self._name, self._clock, self._times = stores, name, clock, times
 
     async def index(self, since: int = 0, to: int | None = None) -> None:
-        """Up to what the segment has; or, if the index has all before `since`, up to `to`, and a little ahead."""
+        """Extend the index to the segment's end; or, with `to`, a little beyond `to`, if it already reaches `since`."""
         until = await self._add(0, [])
         if to is not None and not since <= until < to:
             return
@@ -167,36 +170,36 @@ class _SegmentIndexer:
             ahead = wire.LocateOffset(0, self._name, to + _AHEAD_BYTES, "")
             end = (await self._stores.ask(ahead, wire.OffsetLocated)).offset
         reached = -1
-        while reached < until < end:  # what is damaged up to the end isn't in the index until more comes
+        while reached < until < end:  # damaged data at the end is indexed once more events follow
             reached, until = until, await self._index(until, end)
 
     async def _index(self, start: int, end: int) -> int:
-        """Read from where the index ends; return up to where it goes then."""
-        until, found = start, list[tuple[Numbers, Numbers, Numbers]]()
+        """Index the events from `start`, the end of the index, to `end`; return the new end of the index."""
+        until, pending = start, list[tuple[Numbers, Numbers, Numbers]]()
         size = min(max(end // _STRETCHES, _LEAST_STRETCH_BYTES), _STRETCH_BYTES)
         async with aclosing(read_segment_range(self._stores, self._name, start, end, SKIP)) as blocks:
             async for block in blocks:
-                found.append(await asyncio.to_thread(_stretches, block, self._times, size))
-                if sum(len(ends) for ends, _, _ in found) >= _SENT_STRETCHES:
-                    sent, found = found, []
+                pending.append(await asyncio.to_thread(_stretches, block, self._times, size))
+                if sum(len(ends) for ends, _, _ in pending) >= _SENT_STRETCHES:
+                    sent, pending = pending, []
                     expected = int(sent[-1][0][-1])
                     until = await self._add(until, sent)
                     if until != expected:
-                        return until  # another client is at it
-        return await self._add(until, found)
+                        return until  # another client is indexing, too
+        return await self._add(until, pending)
 
-    async def _add(self, start: int, found: Sequence[tuple[Numbers, Numbers, Numbers]]) -> int:
-        """Add stretches to the index that begin at `start`; return where it ends, which is elsewhere if they came
-        too late."""
-        packed = b"".join(packed_stretches(*part) for part in found)
+    async def _add(self, start: int, stretches: Sequence[tuple[Numbers, Numbers, Numbers]]) -> int:
+        """Add stretches that begin at `start` to the index; return its end, which differs from theirs if another client
+        was faster."""
+        packed = b"".join(packed_stretches(*part) for part in stretches)
         request = wire.IndexTimes(0, self._name, self._clock, start, packed, "")
         return (await self._stores.ask(request, wire.TimesIndexed)).until
 
 
 def _stretches(block: EventBlock, times: Times, size_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Where each stretch of a block ends, and the earliest and latest time in it."""
-    found = times(block.events())
-    earliest, latest = (np.asarray(found.fill_null(none), np.int64) for none in NO_TIMES)
+    """Return the end offset and the earliest and latest time of each stretch of a block."""
+    event_times = times(block.events())
+    earliest, latest = (np.asarray(event_times.fill_null(none), np.int64) for none in NO_TIMES)
     ends = _ends(block)
     first, firsts, at = 0, list[int](), block.offset
     while first < len(ends):
@@ -214,26 +217,26 @@ def _ends(block: EventBlock) -> Numbers:
     return np.append(block.starts[1:], block.size_bytes) + block.offset
 
 
-# --- what the time of an event is ------------------------------------------------------------------------------
+# --- the time of an event --------------------------------------------------------------------------------------
 
 
-@lru_cache(_READERS_KEPT)
+@lru_cache(_CACHED_READERS)
 def times_of(event_time: EventTime) -> Times:
     kind = SECONDS if event_time.unit == "s" else COUNTED[event_time.unit]
     read = _reader(event_time)
 
-    def one(value: Any) -> int | None:
+    def time_of_value(value: Any) -> int | None:
         try:
             return array_of([value], kind, _no_fields).cast(pa.int64())[0].as_py()  # type: ignore[no-any-return]
         except MISFITS:
-            return None  # whatever it is, it is no time
+            return None  # the value is not a time
 
     def times(events: Sequence[bytes]) -> pa.Array:
         values = read(events)
         try:
             return array_of(values, kind, _no_fields).cast(pa.int64())
         except MISFITS:
-            return pa.array(map(one, values), pa.int64())
+            return pa.array(map(time_of_value, values), pa.int64())
 
     return times
 
@@ -243,18 +246,18 @@ def _no_fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[An
 
 
 def _reader(event_time: EventTime) -> Callable[[Sequence[bytes]], list[Any]]:
-    """What takes the field out of events: None where there is none."""
+    """Return a function that extracts the time field from events, with None where it is missing."""
     path, is_json = parse_path(event_time.path), event_time.format == "json"
     form = msgspec.json if is_json else msgspec.msgpack
     decode: Callable[[Any], Any] = form.Decoder().decode
     member = msgspec.defstruct("Member", [("time", Any, None)], rename={"time": path.name or ""}, gc=False)
     decode_member = form.Decoder(member).decode
 
-    def one(event: bytes) -> Any:
+    def value_of(event: bytes) -> Any:
         if path.name is not None:
             with suppress(*_DECODE_ERRORS):
                 return decode_member(event).time
-        try:  # of nothing but the field, for what is beside it may be too large for Python
+        try:  # decode only the field, because a neighbouring number may be too large for Python
             if not is_json:
                 return path.find(decode(event))
             value = value_in(event, path)
@@ -267,7 +270,7 @@ def _reader(event_time: EventTime) -> Callable[[Sequence[bytes]], list[Any]]:
             try:
                 return [decode_member(event).time for event in events]
             except _DECODE_ERRORS:
-                pass  # one of them is another thing than an object, or has half of a pair
-        return list(map(one, events))
+                pass  # an event isn't an object, or contains a lone surrogate
+        return list(map(value_of, events))
 
     return read

@@ -1,7 +1,7 @@
-"""Where the segments of one stream end and what follows them, asked for once where it is final.
+"""Cache the ends and the successors of a stream's sealed segments.
 
-A sealed segment's length and successors never change, so they are kept: whoever plans over many epochs again and
-again, as a streaming query does, asks only for what can have changed.
+A sealed segment's length and successors never change. So a caller that repeatedly plans over many epochs, as a
+streaming query does, requests only what may have changed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from nadi.naming import segment_name
 
 
 class SegmentEnds:
+    """Cache of one stream's segment states and successors."""
+
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
         self._stores = stores
@@ -26,55 +28,60 @@ class SegmentEnds:
         self._successors: dict[int, list[SegmentRange]] = {}
 
     async def infos(self, offsets: Mapping[int, int]) -> dict[int, SegmentInfo]:
-        """Of each segment what its store says now; of one that is sealed and read to its end (offsets: how far) what
-        it said once, `start_offset` included. SegmentGoneError if one was truncated away, StreamRemadeError
-        if it went with an earlier stream of this name."""
-        kept = {s: i for s, at in offsets.items() if (i := self._sealed.get(s)) is not None and at >= i.write_offset}
-        asked = [segment for segment in offsets if segment not in kept]
-        names = [segment_name(self.scope, self.stream, segment) for segment in asked]
+        """Return the current state of each segment; for a sealed one that was read to its end the cached state, whose
+        `start_offset` may be outdated.
+
+        offsets: the read offset per segment. Raises SegmentGoneError if a segment was truncated away, and
+        StreamRecreatedError if it belonged to an earlier stream of this name.
+        """
+        cached = {s: i for s, at in offsets.items() if (i := self._sealed.get(s)) is not None and at >= i.write_offset}
+        requested = [segment for segment in offsets if segment not in cached]
+        names = [segment_name(self.scope, self.stream, segment) for segment in requested]
         try:
             infos = await asyncio.gather(*(segment_info(self._stores, name) for name in names))
         except SegmentNotFoundError as error:
             raise await what_became_of(self._stores, error.segment) from error
-        found = dict(zip(asked, infos, strict=True))
-        self._make_room(len(found))
-        self._sealed |= {segment: info for segment, info in found.items() if info.is_sealed}
-        return kept | found
+        fresh = dict(zip(requested, infos, strict=True))
+        self._evict(len(fresh))
+        self._sealed |= {segment: info for segment, info in fresh.items() if info.is_sealed}
+        return cached | fresh
 
     async def successors(self, segments: Iterable[int]) -> dict[int, list[SegmentRange]]:
-        """What follows each of these sealed segments; nothing if the stream is sealed there."""
-        wanted = list(segments)
-        asked = [segment for segment in wanted if segment not in self._successors]
-        ask = self._stores.controller.successors
-        replies = await asyncio.gather(*(ask(self.scope, self.stream, segment) for segment in asked))
-        found = {s: [one.segment for one in reply] for s, reply in zip(asked, replies, strict=True)}
-        known = {s: self._successors[s] for s in wanted if s in self._successors} | found
-        self._successors |= {segment: following for segment, following in found.items() if following}
-        return known
+        """Return the successors of each of these sealed segments; empty if the stream is sealed there."""
+        ids = list(segments)
+        requested = [segment for segment in ids if segment not in self._successors]
+        request = self._stores.controller.successors
+        replies = await asyncio.gather(*(request(self.scope, self.stream, segment) for segment in requested))
+        fresh = {s: [successor.segment for successor in reply] for s, reply in zip(requested, replies, strict=True)}
+        cached = {s: self._successors[s] for s in ids if s in self._successors}
+        self._successors |= {segment: following for segment, following in fresh.items() if following}
+        return cached | fresh
 
-    def _make_room(self, count: int) -> None:
-        """The oldest go: they are asked for again if they are needed."""
-        for kept in (self._sealed, self._successors):
-            for segment in list(kept)[: max(0, len(kept) + count - SEGMENT_ENDS_KEPT)]:
-                del kept[segment]
+    def _evict(self, count: int) -> None:
+        """Evict the oldest entries so that `count` more fit."""
+        for cache in (self._sealed, self._successors):
+            for segment in list(cache)[: max(0, len(cache) + count - SEGMENT_ENDS_KEPT)]:
+                del cache[segment]
 
 
 async def pass_finished(ends: SegmentEnds, frontier: Frontier, offsets: dict[int, int]) -> dict[int, SegmentInfo]:
-    """Lead a frontier over the segments that are sealed and read to their ends, as far as it goes; what its active
-    segments are now. `offsets` are theirs, before and after."""
+    """Advance a frontier past segments that are sealed and read to their ends; return the states of its active
+    segments. offsets: the active segments' offsets, which this updates."""
     infos: dict[int, SegmentInfo] = {}
-    look = list(frontier.active)
-    while look:
-        infos |= await ends.infos({segment: offsets[segment] for segment in look})
+    unchecked = list(frontier.active)
+    while unchecked:
+        infos |= await ends.infos({segment: offsets[segment] for segment in unchecked})
         finished = [
-            segment for segment in look if infos[segment].is_sealed and offsets[segment] >= infos[segment].write_offset
+            segment
+            for segment in unchecked
+            if infos[segment].is_sealed and offsets[segment] >= infos[segment].write_offset
         ]
-        look = []
+        unchecked = []
         for segment, following in (await ends.successors(finished)).items():
             if not following:
                 continue  # the stream was sealed: its last segments stay in the cut
             del offsets[segment]
             for piece in frontier.complete(segment, following):
                 offsets[piece.segment_id] = 0
-                look.append(piece.segment_id)
+                unchecked.append(piece.segment_id)
     return {segment: infos[segment] for segment in frontier.active}

@@ -1,4 +1,4 @@
-"""Named slices: two stream cuts that are kept in the store under a name, from which to which a slice goes."""
+"""Store named slices: pairs of stream cuts under a name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nadi.model.streamcut import StreamCut
 
 @dataclass(frozen=True, slots=True)
 class NamedSlice(Displayed):
-    """A name for what lies between two cuts of one stream."""
+    """A named slice of a stream, between two cuts."""
 
     name: str
     start: StreamCut
@@ -45,14 +45,16 @@ class NamedSlices(NamedRecords[NamedSlice]):
     async def create(
         self, name: str, start: StreamCut, end: StreamCut, *, note: str = "", tags: Iterable[str] = ()
     ) -> NamedSlice:
-        """Store two cuts under a name; AlreadyExistsError if the scope has a slice of that name, InvalidStreamCutError
-        unless `end` lies at or after `start` everywhere."""
+        """Store two cuts under a name; raise AlreadyExistsError if the scope has a slice with this name, and
+        InvalidStreamCutError unless `end` is at or after `start` in every segment."""
         check_cut(end, start.scope, start.stream)
         order = await StreamCuts(self._stores, start.scope, start.stream).compare(start, end)
         if not order.is_at_or_before:
-            raise InvalidStreamCutError(f"the start of slice {name} lies {order.value} its end: no slice lies between")
+            raise InvalidStreamCutError(
+                f"the start of slice {name} is {order.value} its end: pass the earlier cut first"
+            )
         return await self._add(name, [start, end], note, tags)
 
-    def _of(self, name: str, stored: StoredCuts) -> NamedSlice:
+    def _record_of(self, name: str, stored: StoredCuts) -> NamedSlice:
         start, end = map(StreamCut.from_text, stored.cuts)
         return NamedSlice(name, start, end, time_of(stored.made_ms), stored.note, tuple(stored.tags))

@@ -1,6 +1,6 @@
-"""Moments as callers give them: datetimes with a zone, milliseconds since 1970, ISO 8601.
+"""Parse times: datetimes with a zone, milliseconds since 1970, ISO 8601.
 
-A time without a zone is refused, for it means another moment on each machine.
+A time without a zone is rejected, because its meaning depends on the machine.
 
 >>> moment_ms(moment_of("2026-11-14T00:00+01:00")) == moment_ms(moment_of("2026-11-13 23:00Z")) == 1794610800000
 True
@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from nadi.errors import InvalidArgumentError
 
-HEAD, TAIL = "head", "tail"  # a stream's own cuts, by name
-# In any case of letters, commands or Spark's options mean these by themselves: no bookmark or slice is called so.
+HEAD, TAIL = "head", "tail"  # names of a stream's current start and end
+# Commands or Spark options give these names, in any case, a meaning: bookmarks and slices can't have them.
 RESERVED = (HEAD, TAIL, "earliest", "latest", "unbounded")
 BY_EVENT_TIME = "event:"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -23,35 +23,36 @@ _MAX_MS = (1 << 63) - 1
 
 
 def moment_ms(moment: datetime | int) -> int:
-    """The moment in whole milliseconds since 1970; 0 for all before. InvalidArgumentError if it is no moment."""
+    """Return the time in whole milliseconds since 1970, 0 if earlier; raise InvalidArgumentError if it is invalid."""
     return max(time_ms(moment), 0)
 
 
 def time_ms(moment: datetime | int) -> int:
-    """A time that may lie before 1970, in whole milliseconds since then. InvalidArgumentError if it is none."""
+    """Return the time, which may be before 1970, in whole milliseconds since then; raise InvalidArgumentError if it is
+    invalid."""
     return time_us(moment) // 1_000
 
 
 def time_us(moment: datetime | int) -> int:
-    """As `time_ms`, in whole microseconds."""
+    """Return the same as `time_ms`, in whole microseconds."""
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:
             raise InvalidArgumentError(
-                f"{moment.isoformat()} has no time zone: say which with datetime(..., tzinfo=UTC) or .astimezone()"
+                f"{moment.isoformat()} lacks a time zone: use datetime(..., tzinfo=UTC) or .astimezone()"
             )
         return (moment - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(moment, int) or isinstance(moment, bool):
         raise InvalidArgumentError(
-            f"{moment!r} is not a moment: pass a datetime with a time zone, or whole milliseconds since 1970"
+            f"{moment!r} is not a time: pass a datetime with a time zone, or whole milliseconds since 1970"
         )
     if moment > _MAX_MS:
-        raise InvalidArgumentError(f"{moment} ms is too late for any moment: milliseconds since 1970 are wanted")
+        raise InvalidArgumentError(f"the time {moment} ms is out of range: pass milliseconds since 1970")
     return moment * 1_000
 
 
 def event_moment(text: str) -> datetime | None:
-    """The time of a place by event time, `event:` and a time in ISO 8601, of which a date alone is its midnight in UTC;
-    None for any other place. InvalidArgumentError if it has no zone, or is no time.
+    """Return the time of a position by event time: `event:` and an ISO 8601 time with a zone, or a date for its
+    midnight in UTC. Return None for other positions; raise InvalidArgumentError if the time is invalid.
 
     >>> event_moment("event:2025-11-03")
     datetime.datetime(2025, 11, 3, 0, 0, tzinfo=datetime.timezone.utc)
@@ -63,17 +64,17 @@ def event_moment(text: str) -> datetime | None:
 
 
 def is_time(text: str) -> bool:
-    """Whether the text begins as a date does."""
+    """Return whether the text begins with a date."""
     return _DATE.match(text) is not None
 
 
 def is_moment(text: str) -> bool:
-    """Whether the text is meant for a time: no bookmark's name and no cut's text has a colon."""
+    """Return whether the text is meant as a time: names of bookmarks and texts of cuts don't contain a colon."""
     return ":" in text
 
 
 def moment_of(text: str) -> datetime:
-    """The moment of a time in ISO 8601; InvalidArgumentError if it isn't one, or has no zone."""
+    """Parse an ISO 8601 time; raise InvalidArgumentError if it is invalid or lacks a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -81,6 +82,6 @@ def moment_of(text: str) -> datetime:
             f"{text[:60]!r} is not a time: write it as 2026-11-14T00:00Z or 2026-11-14T00:00+01:00"
         ) from None
     if moment.utcoffset() is None:
-        said = text if is_moment(text) else moment.isoformat(timespec="minutes")  # a date alone has no zone
-        raise InvalidArgumentError(f"{text!r} has no time zone: say {said}Z, or with an offset as {said}+01:00")
+        example = text if is_moment(text) else moment.isoformat(timespec="minutes")  # a date can't have a zone
+        raise InvalidArgumentError(f"{text!r} lacks a time zone: write {example}Z, or an offset as in {example}+01:00")
     return moment

@@ -1,4 +1,4 @@
-"""From events to appends: writers, batches, transactions, event time.
+"""Turn events into appends: writers, batches, transactions, event time.
 
-Owns the order of each key's events and everything not yet acknowledged. Never reads.
+Owns the order of each key's events and all unacknowledged events. Never reads.
 """

@@ -1,7 +1,7 @@
-"""The acknowledgement that all events of a batch share, and that a call over several batches has.
+"""Acknowledgement shared by the events of a batch, or by several batches of one call.
 
-There is one for each batch, which on many segments is one for each event: so it is a few fields, and who waits makes
-what waiting needs.
+Each batch has one. A batch on a quiet segment is a single event, so an Ack is a few fields; a waiter creates its own
+future or lock.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from nadi.client.control.arguments import check_timeout
 from nadi.errors import NadiError, RequestTimeoutError
 
 log = logging.getLogger("nadi.client")
-_SETTLING = threading.Lock()  # of all of them: held for some instructions
+_SETTLING = threading.Lock()  # one lock for all Acks: held only for a few instructions
 
 
 class Ack:
-    """Whether events are stored: await it, or wait with `result` in a thread without an event loop.
+    """The outcome of a write: await it, or call `result` in a thread without an event loop.
 
-    A batch that is spread over successors of its segment, or a call that spans several batches,
-    has an Ack of several parts: done when all are, failed if one is.
+    A batch divided among its segment's successors, or a call that spans several batches, has an Ack of several
+    parts: it is done when all parts are, and fails if any part fails.
     """
 
     __slots__ = ("_callbacks", "_error", "_parts")
@@ -34,34 +34,34 @@ class Ack:
 
     @classmethod
     def of_all(cls, acks: Iterable[Ack]) -> Ack:
-        """Combine several Acks into one; it is done at once if there are none."""
+        """Combine several Acks into one, which is done at once if `acks` is empty."""
         distinct = list(dict.fromkeys(acks))
         if len(distinct) == 1:
             return distinct[0]
-        whole = cls(len(distinct) or 1)
+        combined = cls(len(distinct) or 1)
         if not distinct:
-            whole.settle(None)
+            combined.settle(None)
         for ack in distinct:
-            ack.add_done_callback(lambda part: whole.settle(part._error))
-        return whole
+            ack.add_done_callback(lambda part: combined.settle(part._error))
+        return combined
 
     def done(self) -> bool:
-        """Return whether the outcome is known: the events are stored, or have failed."""
+        """Return True once the events are stored or have failed."""
         return self._callbacks is None
 
     def result(self, timeout: float | None = None) -> None:
         """Return once the events are stored, or raise the error that prevented it.
 
-        RequestTimeoutError after `timeout` seconds; the events may still be stored later.
+        Raise RequestTimeoutError after `timeout` seconds; the events may still be stored later.
         """
         check_timeout(timeout)
         if self._callbacks is not None and not self._wait(timeout):
-            raise RequestTimeoutError(f"not acknowledged within {timeout} s")
+            raise RequestTimeoutError(f"the write was not acknowledged within {timeout} s")
         if self._error is not None:
             raise self._error
 
     def add_done_callback(self, function: Callable[[Ack], object]) -> None:
-        """Call `function` with this Ack once it is done, in whichever thread settles it."""
+        """Call `function` with this Ack once it is done, in the thread that settles it."""
         with _SETTLING:
             if self._callbacks is not None:
                 self._callbacks.append(function)
@@ -70,7 +70,7 @@ class Ack:
 
     def __await__(self) -> Generator[object, None, None]:
         if self._callbacks is not None:
-            loop, mine = asyncio.get_running_loop(), threading.get_ident()
+            loop, waiting_thread = asyncio.get_running_loop(), threading.get_ident()
             waiter: asyncio.Future[None] = loop.create_future()
 
             def wake() -> None:
@@ -78,7 +78,7 @@ class Ack:
                     waiter.set_result(None)
 
             def settled(_: Ack) -> None:
-                if threading.get_ident() == mine:
+                if threading.get_ident() == waiting_thread:
                     wake()
                 else:
                     loop.call_soon_threadsafe(wake)
@@ -91,12 +91,12 @@ class Ack:
     # --- for the writer ---------------------------------------------------------------------
 
     def split(self, parts: int) -> None:
-        """Divide one of its parts into `parts` parts."""
+        """Divide one part into `parts` parts."""
         self._parts += parts - 1
 
     def settle(self, error: NadiError | None) -> None:
-        """Record that one part is stored, or has failed."""
-        with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
+        """Record that one part is stored (`error` is None) or has failed."""
+        with _SETTLING:  # two threads may settle parts of the same call
             self._parts -= 1
             self._error = self._error or error
             if self._parts > 0:
@@ -120,16 +120,16 @@ class Ack:
         with _SETTLING:
             if self._callbacks is None:
                 return True
-            self._callbacks.remove(settled)  # who asks again and again leaves nothing behind
+            self._callbacks.remove(settled)  # else repeated waits would accumulate callbacks
             return False
 
     def _call(self, function: Callable[[Ack], object]) -> None:
         try:
             function(self)
         except Exception:
-            log.exception("a callback of an acknowledgement failed")
+            log.exception("an acknowledgement callback failed")
 
 
 def is_stored(ack: Ack) -> bool:
-    """Whether it is known by now that the events are stored."""
+    """Return True if the events are known to be stored."""
     return ack._callbacks is None and ack._error is None

@@ -1,14 +1,13 @@
-"""What a writer reports of event time: notes, from which the controller makes watermarks.
+"""Report a writer's event time as notes, from which the controller makes watermarks.
 
-A note says: what I have written so far has times up to this one, and what I shall write has none before it. It is
-sent once all that was written before it is stored, with the current ends of the writer's segments, so readers get all
-of that before the watermark made from the note. One note is in flight at a time, and of those that wait for it
-only the newest is sent: noting a time after each event costs no more than noting one now and then.
+A note states that all events written so far have times up to its time, and that later events have none before it. It is
+sent once those events are stored, with the current ends of the writer's segments, so readers get them before the
+watermark made from the note. One note is in flight at a time, and only the newest waiting note is sent next: noting a
+time after each event costs the same as noting one occasionally.
 
-Where what lies between two notes should be found again, the ends of the segments are too coarse: while a note is in
-flight, much can be written. So every 8 to 64 KiB a note is a **step**. It ends the growing batches, so it has an exact
-position: all events from before the note lie before it, all from after the note behind it. Steps are sent along with
-the next note.
+Finding the events between two notes again needs finer positions than segment ends, because much can be written while a
+note is in flight. So every 8 to 64 KiB a note is a **step**. It ends the growing batches, so it has an exact position
+between the events written before and after the note. Steps are sent along with the next note.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from nadi.wire.rpc import controller_pb2 as pb
 
 log = logging.getLogger("nadi.client")
 
-AUTOMATIC_NOTE_S = 5.0  # as Pravega's
+AUTOMATIC_NOTE_S = 5.0  # same as Pravega's
 _LEAVING_TIMEOUT_S = 5.0
-_ASKED_AT_ONCE = 64  # segments whose ends are looked up for one note
-_STEP_BYTES, _MOST_STEP_BYTES = 8 * KIB, 64 * KIB  # written from one step to the next, at least
-_STEPS = 64  # of a writer that has written little; they grow with what it has written
-_TIME_MIN = -(1 << 63) + 1  # one less means on the wire that there is no time
+_LOOKUPS_AT_ONCE = 64  # segments whose ends are looked up concurrently for one note
+_STEP_BYTES, _STEP_BYTES_MAX = 8 * KIB, 64 * KIB  # least bytes written between two steps
+_STEPS = 64  # number of steps into which a writer's bytes are divided, within the two limits above
+_TIME_MIN = -(1 << 63) + 1  # the wire uses the value below it for "no time"
 _TIME_MAX = (1 << 63) - 1
 
 
 def check_writer_id(writer_id: str) -> None:
     if not 0 < len(writer_id) <= NAME_MAX_CHARS:
-        raise InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer_id):,}")
+        raise InvalidArgumentError(f"a writer id must have 1 to {NAME_MAX_CHARS} characters, not {len(writer_id):,}")
 
 
 def check_time(timestamp_ms: int) -> None:
     if not isinstance(timestamp_ms, int) or not _TIME_MIN <= timestamp_ms <= _TIME_MAX:
-        raise InvalidArgumentError(f"a time is an integer of 64 bits, in milliseconds, not {timestamp_ms!r}")
+        raise InvalidArgumentError(f"a time must be a 64-bit integer, in milliseconds, not {timestamp_ms!r}")
 
 
 class TimedWriter(Protocol):
-    """Whose times are noted."""
+    """Writer whose times are noted."""
 
     def segment_ids(self) -> Sequence[int]:
-        """The segments that it writes to now."""
+        """Return the segments that the writer currently writes to."""
 
     def unacknowledged(self) -> list[Ack]: ...
 
@@ -74,28 +73,28 @@ class TimedWriter(Protocol):
     def ends(self) -> list[tuple[int, EventBatch | None, int]]: ...
 
     def schedule(self, call: Callable[[], None]) -> None:
-        """Make the call on the loop's thread, from any thread."""
+        """Make the call on the loop's thread; callable from any thread."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it there until the writer is stopped."""
+        """Run `work` on the loop's thread until the writer is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TimeStep:
-    """A time, and where all that was written before it ends: in each segment at `ends`, or behind the batch there."""
+    """A time and the end of the events written before it: per segment an offset, or the batch they end with."""
 
     timestamp_ms: int
     ends: list[tuple[int, EventBatch | None, int]]
 
     def position(self) -> dict[int, int] | None:
-        """By segment, once the batches are stored; None where it can't be told, as after a segment was replaced."""
+        """Return the offset per segment once the batches are stored; None if unknown, as after a segment change."""
         position = {segment_id: end if batch is None else batch.end for segment_id, batch, end in self.ends}
         return position if min(position.values(), default=0) >= 0 else None
 
 
 @dataclass(slots=True, eq=False)
 class _TimeNote:
-    """A time to report, what must be stored first, the steps up to it, and the Ack of all notes that it stands for."""
+    """A time to report, the Acks to await first, the steps up to it, and the Ack shared by the notes merged into it."""
 
     timestamp_ms: int = 0
     written: list[Ack] = field(default_factory=list)
@@ -111,6 +110,8 @@ class _TimeNote:
 
 
 class NotedTimes:
+    """The noted times of one writer id, on their way to the controller."""
+
     def __init__(
         self,
         stores: SegmentStores,
@@ -121,7 +122,7 @@ class NotedTimes:
         *,
         continues: bool = False,
     ) -> None:
-        """continues: an earlier writer may have had this id."""
+        """continues: an earlier writer may have used this id."""
         check_writer_id(writer_id)
         self.writer_id = writer_id
         self.automatic = False
@@ -130,20 +131,20 @@ class NotedTimes:
         self._writer = writer
         self._lock = threading.Lock()
         self._latest = _TIME_MIN
-        self._stepped_at = 0  # how much was written by then
-        self._looked_up: dict[int, int] = {}  # by segment: where it ended when the last note was sent
-        self._unknown: dict[int, int] = {}  # of these: those with a stored end that was unknown then
-        self._unwritten = -1 if continues else 0  # where the id's events end in a segment that this writer has none in
+        self._stepped_at = 0  # bytes written at the last step
+        self._looked_up: dict[int, int] = {}  # segment -> its end when the last note was sent
+        self._unknown: dict[int, int] = {}  # the segments among these whose stored end was unknown then
+        self._unwritten = -1 if continues else 0  # end of the id's events in a segment this writer has not written to
         self._waiting: _TimeNote | None = None
         self._sending: _TimeNote | None = None
         self._runs = False
-        self._was_told = False
-        self._told_trouble = ""
+        self._was_reported = False
+        self._logged_trouble = ""
         self._idle = asyncio.Event()
         self._ended: NadiError | None = None
 
     def note(self, timestamp_ms: int) -> Ack:
-        """Report a time once all that was written is stored; from any thread."""
+        """Report a time once everything written so far is stored; callable from any thread."""
         check_time(timestamp_ms)
         unacknowledged = self._writer.unacknowledged()
         with self._lock:
@@ -151,13 +152,14 @@ class NotedTimes:
                 raise self._ended
             if timestamp_ms < self._latest:
                 raise InvalidArgumentError(
-                    f"this writer noted the time {self._latest} already: event time only moves on"
+                    f"the time {timestamp_ms} is before {self._latest}, which this writer noted already: "
+                    "event time must not decrease"
                 )
             self._latest = timestamp_ms
             is_first = self._waiting is None
             note = self._waiting = self._waiting or _TimeNote()
             written = self._writer.written()
-            step_bytes = max(note.step_bytes, min(written // _STEPS, _MOST_STEP_BYTES))
+            step_bytes = max(note.step_bytes, min(written // _STEPS, _STEP_BYTES_MAX))
             if is_first or written >= self._stepped_at + step_bytes:
                 note.add_step(self._step(timestamp_ms))
             note.timestamp_ms = timestamp_ms
@@ -168,17 +170,17 @@ class NotedTimes:
         return note.ack
 
     def note_automatically(self) -> None:
-        """Note the wall clock's time every AUTOMATIC_NOTE_S from now on, and at the end; on the loop's thread."""
+        """Note the wall clock's time every AUTOMATIC_NOTE_S and when closing; call on the loop's thread."""
         self.automatic = True
-        self._writer.spawn(self._note_for_ever())
+        self._writer.spawn(self._note_periodically())
 
     def note_now(self) -> None:
-        """Note the wall clock's time, or the latest noted again if that is later; on the loop's thread."""
-        with suppress(InvalidArgumentError):  # another thread has just noted a later time
+        """Note the wall clock's time, or the latest noted time if later; call on the loop's thread."""
+        with suppress(InvalidArgumentError):  # another thread just noted a later time
             self.note(max(time.time_ns() // 1_000_000, self._latest))
 
     async def close(self) -> None:
-        """Wait until the last note is reported, then leave."""
+        """Wait until the last note is reported, then `leave`."""
         if self.automatic and self._ended is None:
             self.note_now()
         try:
@@ -187,28 +189,32 @@ class NotedTimes:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            log.warning("the last time that writer %s noted is not told: it took too long", self.writer_id)
+            log.warning(
+                "writer %s closed before its last time was reported: the controller took over %s s",
+                self.writer_id,
+                _LEAVING_TIMEOUT_S,
+            )
         await self.leave()
 
     async def leave(self) -> None:
-        """Note no more times, and no longer hold back the stream's watermark."""
-        if self._was_told:
-            self._was_told = False
+        """Stop noting times, so that the stream's watermark no longer waits for this writer."""
+        if self._was_reported:
+            self._was_reported = False
             await leave(self._stores.controller, self._scope, self._stream, self.writer_id)
 
     def stop(self, error: NadiError) -> None:
-        """Fail whatever is not reported yet; on the loop's thread."""
+        """Fail all unreported notes; call on the loop's thread."""
         with self._lock:
             self._ended = self._ended or error
-            left = [note for note in (self._sending, self._waiting) if note is not None]
+            unreported = [note for note in (self._sending, self._waiting) if note is not None]
             self._sending = self._waiting = None
         self._idle.set()
-        for note in left:
+        for note in unreported:
             note.ack.settle(error)
 
     # --- the loop's thread ------------------------------------------------------------------
 
-    async def _note_for_ever(self) -> None:
+    async def _note_periodically(self) -> None:
         while True:
             await asyncio.sleep(AUTOMATIC_NOTE_S)
             self.note_now()
@@ -226,22 +232,22 @@ class NotedTimes:
             try:
                 for ack in note.written:
                     await ack
-                await self._tell(note)
-                self._told_trouble = ""
-            except NadiError as found:
-                error = found
-                self._warn(found)
+                await self._report(note)
+                self._logged_trouble = ""
+            except NadiError as caught:
+                error = caught
+                self._warn(caught)
             if self._sending is note:
                 self._sending = None
                 note.ack.settle(error)
 
     def _warn(self, error: NadiError) -> None:
         text = f"{type(error).__name__}: {error}"
-        if text != self._told_trouble and not isinstance(error, ClosedError):
-            self._told_trouble = text
-            log.warning("a time that writer %s noted is not told: %s", self.writer_id, text)
+        if text != self._logged_trouble and not isinstance(error, ClosedError):
+            self._logged_trouble = text
+            log.warning("writer %s could not report a noted time: %s", self.writer_id, text)
 
-    async def _tell(self, note: _TimeNote) -> None:
+    async def _report(self, note: _TimeNote) -> None:
         timestamp_ms, stream = note.timestamp_ms, pb.StreamInfo(scope=self._scope, stream=self._stream)
         unknown = {segment_id: end for segment_id, _, end in self._writer.ends() if end < 0}
         self._looked_up, self._unknown, self._unwritten = await self._ends(), unknown, 0
@@ -254,7 +260,7 @@ class NotedTimes:
                 for step in note.steps
                 if (position := step.position()) is not None
             ]
-            or [pb.TimestampFromWriter.Step(timestamp=_TIME_MIN)],  # none, and the note isn't one either
+            or [pb.TimestampFromWriter.Step(timestamp=_TIME_MIN)],  # no steps, and the note is not a step
         )
         try:
             reply = await self._stores.controller.call("noteTimestampFromWriter", request, pb.TimestampResponse)
@@ -262,18 +268,21 @@ class NotedTimes:
             raise StreamNotFoundError(self._scope, self._stream) from None
         if reply.result == reply.INVALID_TIME:
             raise InvalidArgumentError(
-                f"writer {self.writer_id} has noted a later time than {timestamp_ms} before: "
-                "event time of a writer id only moves on, also when it is used again"
+                f"the time {timestamp_ms} is before one that writer {self.writer_id} noted already: "
+                "the event time of a writer id must not decrease, even when the id is reused"
             )
         if reply.result == reply.INVALID_POSITION:
-            raise InvalidStreamCutError(f"writer {self.writer_id} was further in the stream: another one has its id")
+            raise InvalidStreamCutError(
+                f"writer {self.writer_id} reported a later stream position before: another writer uses this id"
+            )
         if reply.result != reply.SUCCESS:
             raise NadiError(f"the controller could not note the time of writer {self.writer_id}: see its log")
-        self._was_told = True
+        self._was_reported = True
 
     def _step(self, timestamp_ms: int) -> _TimeStep:
-        """What is stored is known from the acknowledgements of this writer, or from a look at the segments, which other
-        writers write to as well. The look is read last, as it may be replaced meanwhile by a later one."""
+        """Make a step at the current position. Stored ends are known from this writer's acknowledgements, or from
+        segment lookups, because other writers write there too. Lookups are read last, as a later one may replace them
+        meanwhile."""
         self._stepped_at, ends = self._writer.written(), []
         unwritten, unknown, looked_up = self._unwritten, self._unknown, self._looked_up
         for segment_id, batch, end in self._writer.ends():
@@ -283,30 +292,30 @@ class NotedTimes:
         return _TimeStep(timestamp_ms, ends)
 
     async def _ends(self) -> dict[int, int]:
-        """Where the writer's segments end now, without those that were truncated away meanwhile."""
-        turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+        """Return the current end of each of the writer's segments, except those truncated away meanwhile."""
+        permits = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         ends: dict[int, int] = {}
 
-        async def look(segment_id: int) -> None:
+        async def look_up(segment_id: int) -> None:
             name = segment_name(self._scope, self._stream, segment_id)
-            async with turns:
+            async with permits:
                 try:
                     info = await segment_info(self._stores, name)
                 except SegmentNotFoundError:
                     return
             ends[segment_id] = info.write_offset
 
-        looks = [asyncio.create_task(look(segment_id)) for segment_id in self._writer.segment_ids()]
+        lookups = [asyncio.create_task(look_up(segment_id)) for segment_id in self._writer.segment_ids()]
         try:
-            await asyncio.gather(*looks)
+            await asyncio.gather(*lookups)
         finally:
-            for task in looks:
+            for task in lookups:
                 task.cancel()
         return ends
 
 
 async def leave(controller: ControllerClient, scope: str, stream: str, writer_id: str) -> None:
-    """Report that a writer notes no more times. If that fails, watermarks wait for it as long as for a dead one."""
+    """Report that a writer has stopped noting times. If that fails, watermarks wait for it as for a dead writer."""
     request = pb.RemoveWriterRequest(writer=writer_id, stream=pb.StreamInfo(scope=scope, stream=stream))
     try:
         async with asyncio.timeout(_LEAVING_TIMEOUT_S):
@@ -314,4 +323,5 @@ async def leave(controller: ControllerClient, scope: str, stream: str, writer_id
             if reply.result == reply.INTERNAL_ERROR:
                 raise NadiError("the controller failed: see its log")
     except (NadiError, TimeoutError) as error:
-        log.warning("writer %s of %s/%s could not leave: %s", writer_id, scope, stream, error or "it took too long")
+        reason = error if str(error) else f"the controller took over {_LEAVING_TIMEOUT_S} s"
+        log.warning("writer %s of %s/%s could not deregister its event time: %s", writer_id, scope, stream, reason)

@@ -1,20 +1,19 @@
-"""How events get into one segment: the growing batch, those that wait, those in flight.
+"""Send a writer's batches to one segment: the growing batch, the waiting ones, those in flight.
 
-Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread. One append is in flight, or a few (`InFlightWindow`); meanwhile the next batch grows, so appends are
-small when the segment is quiet and large when it is busy.
+Any thread may add events to `current` while it holds the writer's lock; everything else happens on the loop's thread.
+One append is in flight, or a few (`InFlightWindow`); meanwhile the next batch grows, so appends are small on a quiet
+segment and large on a busy one.
 
-Event numbers count the events of this output forever. A new session learns the last number that
-is stored, forgets the batches up to it and resends the rest in order: a batch is one append
-and therefore stored completely or not at all.
+Event numbers count all events of this output. A new session learns the last stored number, drops the batches up to
+it and resends the remaining ones in order: a batch is one append and therefore stored completely or not at all.
 
-`InFlightWindow` says which appends may be under way. One is, while events gather for the next; or two when there is
-much to send. Where acknowledgements take long, as from a log in an object store, an event would wait twice so: for the
-append before, and for its own. There a few small ones may be under way, each some milliseconds after the one before:
-what a server gets while it stores something, it stores together next. So the first of those that are stored together
-takes up to twice as long as the last, and a few are as many as follow each other in that time.
+`InFlightWindow` decides which appends may be in flight: one while events gather for the next, or two when there is much
+to send. With slow acknowledgements, as from a log in an object store, an event would then wait twice: for the previous
+append and for its own. So a few small appends may be in flight there, some milliseconds apart: a server stores together
+what arrives while it stores something else. The first append of such a group takes up to twice as long as the last, and
+as many appends may be in flight as follow each other in that time.
 
-Batches that wait already, as those that a sealed segment leaves to another, follow each other at once.
+Batches that already wait, such as those handed over by a sealed segment, are sent without a pause.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, AttributeUpdate
 
-SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # a second append goes out if it is at least this large
+SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # least size of a second append in flight
 SLOW_S = 0.010  # acknowledgements that take longer are slow
-_GAP_S = 0.005  # at least, between two small ones
-_SMALL_ONES = 8
-_OF_ALL = 32  # small ones of a writer's segments together: those of many keep a server busy anyhow
+_GAP_S = 0.005  # least pause between two small appends
+_SMALL_APPENDS = 8
+_WRITER_APPENDS = 32  # small appends over all segments of a writer: many segments keep a server busy anyway
 
 
 class InFlightWindow:
-    """Of one segment's output, whose batches it looks at. outputs: all those of its writer."""
+    """Rule for when one segment's output may send. outputs: all outputs of its writer."""
 
     __slots__ = ("_in_flight", "_outputs", "_sent_at", "_tick", "_tick_at", "_took_s", "_waiting")
 
@@ -79,13 +78,13 @@ class InFlightWindow:
         self._took_s = now - batch.sent_at
 
     def may_send(self, current: EventBatch) -> bool:
-        """Whether what waits, or else the growing batch, may be sent now."""
+        """Return True if the next waiting batch, or else the growing batch, may be sent now."""
         if not self._in_flight:
             return bool(self._waiting or current.entries)
         if self._waiting:
             if self._waiting[0].is_large or self._in_flight[0].is_large:
                 return False
-            return len(self._in_flight) == 1 or self._has_room(self._waiting[0].size, _OF_ALL)
+            return len(self._in_flight) == 1 or self._has_capacity(self._waiting[0].size, _WRITER_APPENDS)
         if not current.entries or self._in_flight[0].is_large:
             return False
         if len(self._in_flight) == 1 and current.size >= SECOND_APPEND_BYTES:
@@ -93,8 +92,8 @@ class InFlightWindow:
         return self._took_s >= SLOW_S and self._wait_s(current.size) == 0
 
     def next_notice(self, current: EventBatch, send: Callable[[], None]) -> int | None:
-        """The size of the growing batch at which it may be sent beside what is in flight, if it may; or `send` is
-        called, when so much time has passed that a small one may."""
+        """Return the size at which the growing batch may be sent in addition to those in flight, or None if no size
+        is enough. Call `send` later if a small batch may follow after a pause."""
         wait_s = None
         if self._took_s >= SLOW_S and not self._waiting and self._in_flight and not self._in_flight[0].is_large:
             wait_s = self._wait_s(current.size)
@@ -105,7 +104,7 @@ class InFlightWindow:
         return SECOND_APPEND_BYTES if len(self._in_flight) == 1 else None
 
     def _tick_after(self, wait_s: float, send: Callable[[], None]) -> None:
-        """Have `send` called then, or earlier if that is said already."""
+        """Schedule `send` after `wait_s`, unless an earlier call is scheduled already."""
         loop = asyncio.get_running_loop()
         at = loop.time() + wait_s
         if self._tick is not None:
@@ -119,15 +118,15 @@ class InFlightWindow:
         send()
 
     def _wait_s(self, size: int) -> float | None:
-        """How long until so many bytes may follow as a small append; None: not before something is acknowledged."""
-        if self._took_s < SLOW_S or not self._has_room(size, _SMALL_ONES):
+        """Return the seconds until `size` bytes may follow as a small append; None if only after an acknowledgement."""
+        if self._took_s < SLOW_S or not self._has_capacity(size, _SMALL_APPENDS):
             return None
-        gap_s = max(_GAP_S, 2 * self._took_s / _SMALL_ONES)
+        gap_s = max(_GAP_S, 2 * self._took_s / _SMALL_APPENDS)
         return max(self._sent_at + gap_s - time.monotonic(), 0.0)
 
-    def _has_room(self, size: int, most: int) -> bool:
-        """Whether there are fewer under way than that, and all of them are small, with so many bytes more."""
-        if len(self._in_flight) >= min(most, _OF_ALL // max(len(self._outputs), 1)):
+    def _has_capacity(self, size: int, limit: int) -> bool:
+        """Return True if fewer than `limit` appends are in flight, and small in total with `size` bytes added."""
+        if len(self._in_flight) >= min(limit, _WRITER_APPENDS // max(len(self._outputs), 1)):
             return False
         return sum(batch.size for batch in self._in_flight) + size <= SECOND_APPEND_BYTES
 
@@ -139,9 +138,9 @@ _REPLACE_IF_GREATER = 2
 async def merge_large_event(
     connection: SegmentStoreConnection, tokens: DelegationTokens, segment: str, writer_id: bytes, batch: EventBatch
 ) -> None:
-    """Store the batch's one event at the end of `segment`, with its number as the writer's last.
+    """Store the batch's single event at the end of `segment`, with its number as the writer's last.
 
-    The transient segment ends with its connection, so an attempt that fails leaves nothing.
+    The transient segment disappears with its connection, so a failed attempt leaves nothing to clean up.
     """
     token = await tokens.token(segment, wire.CreateTransientSegment)
     create = wire.CreateTransientSegment(0, writer_id, segment, token)
@@ -165,14 +164,14 @@ _FULL_PAUSE_S = 0.25
 
 
 class Owner(Protocol):
-    """The writer of an output, as the output sees it. lock: held while events are added, or taken out."""
+    """An output's writer, as the output sees it. lock: held while events are added or removed."""
 
     lock: threading.Lock
     stores: SegmentStores
     outputs: dict[int, SegmentOutput]
 
     def add_due(self, output: SegmentOutput) -> None:
-        """It has more to send; call with the lock held, from any thread."""
+        """Note that the output has more to send; call with the lock held, from any thread."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
@@ -182,30 +181,32 @@ class Owner(Protocol):
 
 
 class SegmentOutput:
+    """The unacknowledged batches of one segment, and the session that sends them."""
+
     def __init__(self, owner: Owner, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
         self.current = EventBatch()
         self.waiting: deque[EventBatch] = deque()
         self.in_flight: deque[EventBatch] = deque()
-        self._prepared: list[EventBatch] = []  # the last of those in flight, which are sent in this turn
+        self._prepared: list[EventBatch] = []  # the last batches of `in_flight`, for `send_prepared`
         self.is_sealed = False
         self.notice_at = 1  # size of `current` at which `notice` must be called
-        self.progress_at = time.monotonic()  # of the last acknowledgement, or of the end of idleness
-        self.trouble: NadiError | None = None  # why nothing goes out now
-        self.stored_to = 0  # where the last stored event ends; if that is unknown, its negative number
+        self.progress_at = time.monotonic()  # time of the last acknowledgement, or of the end of idleness
+        self.trouble: NadiError | None = None  # why nothing can be sent now
+        self.stored_to = 0  # end offset of the last stored event; if unknown, its negative number
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
         self._pace = InFlightWindow(self.waiting, self.in_flight, owner.outputs)
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
         self._session: OpenSession | None = None
-        self._sampler: KeySampler | None = None  # of its keys, while there is a server that takes them
+        self._sampler: KeySampler | None = None  # samples routing keys for servers that accept key reports
         self._opening = False
         self._closed = False
 
     def pending(self) -> list[EventBatch]:
-        """Batches with events that are not settled, oldest first; call with the lock held."""
+        """Return the batches that are not settled, oldest first; call with the lock held."""
         batches = [*self.in_flight, *self.waiting]
         return [*batches, self.current] if self.current.entries else batches
 
@@ -218,7 +219,7 @@ class SegmentOutput:
         return bool(self.in_flight or self.waiting or self.current.entries)
 
     def take_all(self) -> list[EventBatch]:
-        """`pending`, which this output then forgets; call with the lock held."""
+        """Return `pending` and remove those batches; call with the lock held."""
         batches = self.pending()
         self.in_flight.clear()
         self.waiting.clear()
@@ -227,7 +228,7 @@ class SegmentOutput:
         return batches
 
     def notice(self) -> None:
-        """There is more to send: `current` has reached `notice_at`; call with the lock held, from any thread."""
+        """Note that `current` has reached `notice_at`; call with the lock held, from any thread."""
         if traces.active is not None:
             self.current.trace = BlockTrace(traces.active, self.current.trace)
         if self.current.size >= WRITER_BLOCK_BYTES:
@@ -238,7 +239,7 @@ class SegmentOutput:
             try:
                 self._owner.add_due(self)
             except BaseException:
-                self._wakes, self.notice_at = True, 1  # the next event, or a flush, sends both, or raises the same
+                self._wakes, self.notice_at = True, 1  # the next event or flush sends both, or raises again
                 raise
 
     def cut(self) -> None:
@@ -248,12 +249,12 @@ class SegmentOutput:
             self.current = EventBatch()
 
     def adopt(self, batch: EventBatch) -> None:
-        """Take over a batch of a segment that this one follows; call with the lock held."""
+        """Take over a batch from a segment that this one succeeds; call with the lock held."""
         self.waiting.append(batch)
         self.notice()
 
     def prepare(self) -> None:
-        """Take what may be sent now; call with the lock held, on the loop's thread."""
+        """Select the batches that may be sent now; call with the lock held, on the loop's thread."""
         self._wakes, self.notice_at = False, WRITER_BLOCK_BYTES
         if self.is_sealed or self._closed:
             return
@@ -262,7 +263,7 @@ class SegmentOutput:
             return
         large = bool(self.in_flight and self.in_flight[0].is_large)
         if self._session is not None and not large and self._session.is_due:
-            self._drop_session()  # the next one learns what this one has stored
+            self._drop_session()  # the next session learns which events this one stored
         if self._session is None:
             return
         while self._pace.may_send(self.current):
@@ -309,8 +310,8 @@ class SegmentOutput:
                 session.send(report)
 
     async def _send_large(self, session: OpenSession, batch: EventBatch) -> None:
-        """Through a transient segment. The merge sets the writer's event number, so that the next
-        session knows whether it was done; that session acknowledges the event, or sends it again."""
+        """Send a large event through a transient segment. The merge sets the writer's event number, by which the next
+        session knows whether to acknowledge the event or to send it again."""
         try:
             tokens = self._owner.stores.tokens
             await merge_large_event(session.connection, tokens, self.segment, self._writer_id, batch)
@@ -323,7 +324,7 @@ class SegmentOutput:
             if isinstance(error, NotOwnerError | TokenExpiredError):
                 self._owner.stores.forget(self.segment)
         except NotFoundError:
-            pass  # the segment, or the transient one with its connection: the next session knows
+            pass  # either the segment is gone, or the transient one with its connection: the next session finds out
         except NadiError as error:
             if self._session is session:
                 self.fail(error)
@@ -342,11 +343,11 @@ class SegmentOutput:
 
     async def _open(self, pause_s: float) -> None:
         stores, backoff = self._owner.stores, Backoff()
-        told = AppendSession(self._on_reply, self._on_lost)
+        callbacks = AppendSession(self._on_reply, self._on_lost)
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
-                self._go_on(await open_session(stores, self.segment, self._writer_id, told, self._waits, backoff))
+                self._resume(await open_session(stores, self.segment, self._writer_id, callbacks, self._waits, backoff))
         except ClosedError:
             pass
         except SegmentNotFoundError:
@@ -360,10 +361,10 @@ class SegmentOutput:
     def _waits(self, error: UnavailableError) -> None:
         self.trouble = error
         if self._closed or self.is_sealed:
-            raise ClosedError(f"nothing more is written to {self.segment}")
+            raise ClosedError(f"the output of {self.segment} was closed")
 
-    def _go_on(self, session: OpenSession) -> None:
-        """Resume with everything the session has not stored."""
+    def _resume(self, session: OpenSession) -> None:
+        """Send the batches that earlier sessions have not stored."""
         self._session = session
         self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
         if self._closed:
@@ -384,7 +385,7 @@ class SegmentOutput:
     def _on_lost(self, error: NadiError) -> None:
         if self._session is not None:
             self._session = None
-            if not isinstance(self.trouble, StorageFullError):  # with that the server ends it, for all writers on it
+            if not isinstance(self.trouble, StorageFullError):  # a full server closes the connection of all its writers
                 self.trouble = error
             self._owner.stores.forget(self.segment)
             if self.has_pending:
@@ -403,7 +404,7 @@ class SegmentOutput:
             self._end()
         elif isinstance(error, StorageFullError):
             if not isinstance(self.trouble, StorageFullError):
-                log.warning("writing to %s waits: the server has no room left", self.segment)
+                log.warning("writes to %s wait: the server's storage is full", self.segment)
             self.trouble = error
             self._open_soon(_FULL_PAUSE_S)
         elif isinstance(error, UnavailableError):
@@ -411,10 +412,10 @@ class SegmentOutput:
             self._owner.stores.forget(self.segment)
             self._open_soon(0.005)
         else:
-            self.fail(error or ProtocolError(f"an append to {self.segment} was answered with {str(reply)[:200]}"))
+            self.fail(error or ProtocolError(f"unexpected reply to an append to {self.segment}: {str(reply)[:200]}"))
 
     def _acknowledge(self, number: int, end: int = -1) -> None:
-        """Settle the batches up to that number. end: where the last of them ends in the segment, if that is known."""
+        """Settle the batches up to event `number`. end: the segment offset after the last of them, -1 if unknown."""
         done: list[EventBatch] = []
         with self._owner.lock:
             while self.in_flight and self.in_flight[0].number <= number:
@@ -440,7 +441,7 @@ class SegmentOutput:
         self._owner.on_sealed(self)
 
     def fail(self, error: NadiError) -> None:
-        """Fail all pending events; later ones are tried in a new session."""
+        """Fail all pending events; later events use a new session."""
         if isinstance(error, AccessDeniedError):
             self._owner.stores.forget(self.segment)  # another token may work
         self._drop_session()

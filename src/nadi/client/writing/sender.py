@@ -1,16 +1,14 @@
-"""EventSender: events in, acknowledgements out, in order for each routing key. Writers and transactions send with it.
+"""Send events in order for each routing key and acknowledge them; used by writers and transactions.
 
-`write_event` adds the event to the batch of its key's segment and returns; there is nothing to
-await. When a segment is sealed (the stream scaled), the writer asks for its successors. In one
-step under the lock it hands them all its unacknowledged events, in order, before any newer event
-can reach them; so the order of each key survives.
+`write_event` adds the event to the batch of its key's segment and returns without awaiting. When a segment is sealed
+(the stream scaled), the sender asks for its successors. In one step under the lock it hands them all its
+unacknowledged events, in order, before any newer event can reach them; this keeps the order of each key.
 
-`write_batch` does the same with blocks of events. The slow part runs in the caller's thread without the lock, using
-a table of routes; under the lock the pieces are added if that table is still current, and rebuilt otherwise.
+`write_batch` does the same with blocks of events. The slow part runs in the caller's thread without the lock, using a
+table of routes; under the lock the pieces are added if that table is still current, and rebuilt otherwise.
 
-Memory is bounded by WRITER_PENDING_BYTES of unacknowledged events. Past that the blocking writer
-waits in `write_event`, or before each block in `write_batch`; asynchronous callers `await ready()`
-or `write_many`.
+Memory is bounded by WRITER_PENDING_BYTES of unacknowledged events. Beyond that the blocking writer waits in
+`write_event`, or before each block in `write_batch`; asynchronous callers `await ready()` or `write_many`.
 """
 
 from __future__ import annotations
@@ -62,34 +60,34 @@ from nadi.model.segments import SegmentRange, Successor, common_keys
 
 @checked()
 class Writing(Closing):
-    """What writers of events and of values have in common."""
+    """Methods shared by the writers of events and of values."""
 
     def __init__(self, sender: EventSender) -> None:
         self._sender = sender
 
     async def ready(self) -> None:
-        """Wait until there is room for more events."""
+        """Wait until the writer can accept more events."""
         await self._sender.ready()
 
     def note_time(self, timestamp_ms: int) -> Ack:
         """Declare that all events so far are at or before this timestamp, and that later ones are not before it.
 
-        The Ack, which need not be awaited, completes when the controller has recorded it or a later time.
+        The Ack, which need not be awaited, completes when the controller has recorded this or a later time.
         """
         return self._sender.note_time(timestamp_ms)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        """Wait until everything written so far is stored; raise the first failure since the last flush."""
         await self._sender.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then close; writes not stored by then fail with ClosedError."""
+        """Flush, then close; writes not stored within `timeout` seconds fail with ClosedError."""
         await self._sender.close(timeout)
 
 
 @checked(without=("write", "write_batch", "write_event", "write_many"))
 class EventWriter(Writing):
-    """Writes events to one stream, in order for each routing key; made by `StreamManager.create_writer`."""
+    """Writer of events to one stream, in order for each routing key; made by `StreamManager.create_writer`."""
 
     def __init__(self, sender: EventSender) -> None:
         super().__init__(sender)
@@ -97,45 +95,45 @@ class EventWriter(Writing):
         self.write_event = sender.write_event  # type: ignore[method-assign]  # saves one call per event
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Accept one event and return the Ack, shared by its batch, which completes when it is stored.
+        """Accept one event; return its batch's Ack, which completes when the batch is stored.
 
         Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError, ClosedError. While
-        too much is pending, the blocking writer waits here for room; asynchronous callers use `write`, or get
+        too many bytes are pending, the blocking writer waits here; asynchronous callers use `write`, or get
         UnavailableError once twice the limit is pending.
         """
         return self._sender.write_event(event, routing_key)
 
     def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        """Accept many events, with one key for all or one each; return one Ack for all of them.
+        """Accept many events, with one key for all or one per event; return one Ack for all of them.
 
         events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
-        means no key. Invalid lists and arrays are rejected before any of it is accepted. The blocking writer waits
-        for room before each block of about half a megabyte, so any number of events may be passed; the asyncio one
-        raises UnavailableError once twice the limit is pending, with the events before accepted: use `write_many`.
+        means no key. Invalid lists and arrays are rejected as a whole. The blocking writer waits for capacity before
+        each block of about half a megabyte, so any number of events may be passed; the asyncio writer raises
+        UnavailableError once twice the limit is pending and keeps the events accepted before: use `write_many`.
         """
         return self._sender.write_batch(events, routing_keys)
 
     async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        """Accept any number of events: `write_batch`, with `ready` before each block."""
+        """Accept any number of events like `write_batch`, awaiting `ready` before each block."""
         return await self._sender.write_many(events, routing_keys)
 
     async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Wait until there is `ready` room, then `write_event`."""
+        """Await `ready`, then `write_event`."""
         await self._sender.ready()
         return self._sender.write_event(event, routing_key)
 
 
 ACK_TIMEOUT_S = 60.0
-_LOOK_S = 1.0
+_OVERDUE_CHECK_S = 1.0
 _SHORT = 4096
-_SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
+_SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # for the fast path
 
 
 class EventSender:
-    """Sends to `segments` and to their successors; its public face, EventWriter, documents the calls.
+    """Sender to `segments` and to their successors; EventWriter documents the public calls.
 
-    find_successors: returns what follows a sealed segment; if nothing can, raises the error that the events
-    fail with. name_of: returns the name of a segment by its id.
+    find_successors: returns the successors of a sealed segment, or raises the error with which its events fail.
+    name_of: returns the name of a segment by its id.
     """
 
     def __init__(
@@ -159,25 +157,25 @@ class EventSender:
         self._blocking = blocking
         self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
-        self._due: list[SegmentOutput] = []  # those that have more to send
-        self._room = threading.Condition(self.lock)
-        self._awaiting_room = 0  # threads
-        self._room_waiters: list[asyncio.Future[None]] = []
+        self._due: list[SegmentOutput] = []  # outputs that have more to send
+        self._capacity = threading.Condition(self.lock)
+        self._waiting_threads = 0  # number of threads in `_wait_for_capacity`
+        self._capacity_waiters: list[asyncio.Future[None]] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._pending = 0  # bytes that are not acknowledged
-        self._most_pending = WRITER_PENDING_BYTES  # past this a writer checks further; -1 once stopped
-        self._settled = 0  # bytes that are
+        self._pending = 0  # unacknowledged bytes
+        self._pending_limit = WRITER_PENDING_BYTES  # beyond it `_wait_for_capacity` decides; -1 once stopped
+        self._settled = 0  # bytes stored or failed
         self._since_pause = 0  # bytes written since `ready` last let the loop run
-        self._stopped: NadiError | None = None  # why no more events are taken
+        self._stopped: NadiError | None = None  # why new events are rejected
         self._failure: NadiError | None = None  # the first since the last flush
-        self.times: NotedTimes | None = None  # a transaction's writer has none
+        self.times: NotedTimes | None = None  # None for a transaction
         self.outputs: dict[int, SegmentOutput] = {}
         self._output_of_key: dict[str, SegmentOutput] = {}
-        self._keyless: SegmentOutput | None  # takes events without a key now
+        self._keyless: SegmentOutput | None  # currently takes the events without a key
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
         self.spawn(self._fail_overdue())
 
-    # --- writing; any thread in the blocking face, else the loop's ---------------------------
+    # --- writing: from any thread if blocking, else on the loop's thread ---------------------
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
         if type(event) is not bytes:
@@ -191,8 +189,8 @@ class EventSender:
             raise EventTooLargeError(size, MAX_LARGE_EVENT_BYTES)
         size += HEADER_BYTES
         with self.lock:
-            if self._pending >= self._most_pending:
-                self._wait_for_room()
+            if self._pending >= self._pending_limit:
+                self._wait_for_capacity()
             if routing_key is None:
                 output = self._keyless
                 if output is None or not output.current.entries:
@@ -228,22 +226,24 @@ class EventSender:
 
     def note_time(self, timestamp_ms: int) -> Ack:
         if self.times is None or self._stopped is not None:
-            raise self._stopped or InvalidArgumentError("a transaction's events get their time by its commit")
+            raise self._stopped or InvalidArgumentError(
+                "a transaction can't note times: pass timestamp_ms to its commit"
+            )
         return self.times.note(timestamp_ms)
 
     def written(self) -> int:
         return self._settled + self._pending
 
     def ends(self) -> list[tuple[int, EventBatch | None, int]]:
-        """Return where all that was written so far ends, by segment: the last batch that is not stored yet, which takes
-        no more events; and the end of what is stored, negative if unknown."""
+        """Return (segment id, last pending batch, end of the stored events) for each segment: the batch takes no
+        further events, and the end is negative if unknown."""
         with self.lock:
             for output in self.outputs.values():
                 output.cut()
             return [(output.segment_id, output.last, output.stored_to) for output in self.outputs.values()]
 
     def unacknowledged(self) -> list[Ack]:
-        """The Acks of everything written so far that is not settled."""
+        """Return the Acks of all pending batches."""
         with self.lock:
             return list(dict.fromkeys(batch.ack for output in self.outputs.values() for batch in output.pending()))
 
@@ -252,21 +252,22 @@ class EventSender:
             return list(dict.fromkeys(output.segment_id for _, _, output in self._routes.table))
 
     async def ready(self) -> None:
-        """Wait until there is room for more events."""
+        """Wait until more events may be written."""
         while self._pending >= WRITER_PENDING_BYTES // 2 and self._stopped is None:
             waiter = self._loop.create_future()
-            self._room_waiters.append(waiter)
+            self._capacity_waiters.append(waiter)
             await waiter
-        # a caller that never has to wait would keep the loop from sending
+        # a caller that never waits would keep the loop from sending
         if self._pending - self._since_pause >= WRITER_BLOCK_BYTES or self._pending < self._since_pause:
             await asyncio.sleep(0)
             self._since_pause = self._pending
 
     async def flush(self, timeout: float | None = None) -> None:
         failure, self._failure = self._failure, None
-        async with TimeLimit(timeout, lambda: f"not everything was acknowledged within {timeout} s", self._trouble):
+        overdue = f"flushing the writer of {self.name} took over {timeout} s: some events are unacknowledged"
+        async with TimeLimit(timeout, lambda: overdue, self._trouble):
             with self.lock:
-                for output in self.outputs.values():  # Ctrl-C may have come before the thread that wrote could do so
+                for output in self.outputs.values():  # Ctrl-C may have prevented the writing thread from doing so
                     if output.current.entries:
                         self.add_due(output)
             for ack in self.unacknowledged():
@@ -288,7 +289,7 @@ class EventSender:
             self.stop(ClosedError(f"the writer of {self.name} was closed"))
 
     def stop(self, error: NadiError) -> None:
-        """End at once: pending events fail with `error`."""
+        """Stop immediately: pending events fail with `error`."""
         with self.lock:
             self._stop_taking(error)
         for output in self.outputs.values():
@@ -298,16 +299,16 @@ class EventSender:
             task.cancel()
         if self.times is not None:
             self.times.stop(error)
-        self._make_room()
+        self._release_waiters()
 
     @property
     def is_closed(self) -> bool:
         return isinstance(self._stopped, ClosedError)
 
-    # --- what the outputs call; the loop's thread --------------------------------------------
+    # --- called by the outputs, on the loop's thread -----------------------------------------
 
     def schedule(self, call: Callable[[], None]) -> None:
-        """Call it on the loop's thread, soon; from any thread."""
+        """Run `call` soon on the loop's thread; callable from any thread."""
         self._process.check()
         try:
             if self._blocking:
@@ -319,35 +320,35 @@ class EventSender:
 
     def add_due(self, output: SegmentOutput) -> None:
         is_first = not self._due
-        self._due += (output,)  # calls nothing: Ctrl-C can't come between this and the `try`
+        self._due += (output,)  # makes no call, so Ctrl-C can't interrupt between this and the `try`
         if is_first:
             try:
                 self.schedule(self._send_due)
             except BaseException:
-                self._due.clear()  # nobody comes for them: the next one is told again
+                self._due.clear()  # nothing is scheduled: the next output must schedule again
                 raise
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until the writer is closed."""
+        """Run `work` until the writer is closed."""
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     def settled(self, batches: Sequence[EventBatch], error: NadiError | None = None) -> None:
-        """The batches are stored, or have failed."""
+        """Settle batches that are stored or have failed."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
         with self.lock:
             for batch in batches:
                 self._pending -= batch.size
                 self._settled += batch.size
-                batch.entries = []  # a step of event time may keep the batch, but not its events
+                batch.entries = []  # an event-time step may keep the batch, but must not keep its events in memory
         for batch in batches:
             batch.ack.settle(error)
-        self._make_room()
+        self._release_waiters()
 
     def on_sealed(self, output: SegmentOutput) -> None:
-        """The segment takes no more events: its successors get the remaining ones."""
+        """Hand the events of a sealed segment to its successors."""
         self.spawn(self._replace(output))
 
     # --- inside -----------------------------------------------------------------------------
@@ -363,54 +364,55 @@ class EventSender:
     async def _fail_overdue(self) -> None:
         """Fail the events of outputs that have made no progress for the acknowledgement timeout; until cancelled."""
         while True:
-            await asyncio.sleep(min(_LOOK_S, self._ack_timeout_s / 4))
+            await asyncio.sleep(min(_OVERDUE_CHECK_S, self._ack_timeout_s / 4))
             now = time.monotonic()
             for output in list(self.outputs.values()):
                 with self.lock:
                     if not output.has_pending:
                         output.progress_at = now
                 if now - output.progress_at > self._ack_timeout_s:
-                    what = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
+                    overdue = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
                     if isinstance(output.trouble, StorageFullError):
-                        output.fail(StorageFullError(f"{what}: {output.trouble}"))
+                        output.fail(StorageFullError(f"{overdue}: {output.trouble}"))
                     else:
-                        output.fail(_too_late(what, output.trouble or self.stores.waits_for()))
+                        output.fail(_timeout_error(overdue, output.trouble or self.stores.waits_for()))
 
     def _stop_taking(self, error: NadiError) -> None:
-        self._stopped, self._most_pending = error, -1
+        self._stopped, self._pending_limit = error, -1
 
-    def _wait_for_room(self) -> None:
-        """With the lock held: wait, or raise, until an event may be taken."""
+    def _wait_for_capacity(self) -> None:
+        """Wait until an event may be accepted, or raise; call with the lock held."""
         if not self._blocking:
             if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
                 return
             if self._stopped is None:
                 raise UnavailableError(
-                    f"{self._pending:,} bytes wait to be stored: `await writer.ready()` before writing more, "
-                    "or `await writer.write_many(...)`"
+                    f"can't accept the event: {self._pending:,} bytes are pending; await writer.ready() before "
+                    "writing, or use writer.write_many(...)"
                 )
         deadline = time.monotonic() + self._ack_timeout_s
-        self._awaiting_room += 1
+        self._waiting_threads += 1
         try:
             while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
-                if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                    raise _too_late(f"no room to write after {self._ack_timeout_s} s", self._trouble())
+                if not self._capacity.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    full = f"could not accept the event within {self._ack_timeout_s} s: too many bytes are pending"
+                    raise _timeout_error(full, self._trouble())
         finally:
-            self._awaiting_room -= 1
+            self._waiting_threads -= 1
         if self._stopped is not None:
             raise self._stopped
 
     def _trouble(self) -> NadiError | None:
-        """What keeps events from being acknowledged, as far as is known."""
+        """Return the known reason why events are not acknowledged, if any."""
         outputs = list(self.outputs.values())
         return next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
 
-    def _make_room(self) -> None:
+    def _release_waiters(self) -> None:
         if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
-            if self._awaiting_room:
+            if self._waiting_threads:
                 with self.lock:
-                    self._room.notify_all()
-            waiters, self._room_waiters = self._room_waiters, []
+                    self._capacity.notify_all()
+            waiters, self._capacity_waiters = self._capacity_waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -424,13 +426,13 @@ class EventSender:
                 routes, keyless = self._routes, self._next_keyless()
             pieces = block.pieces(routes, routes.code_of[keyless])
             with self.lock:
-                if self._pending >= self._most_pending:
-                    self._wait_for_room()
-                if self._routes is routes:  # else a segment was replaced meanwhile
+                if self._pending >= self._pending_limit:
+                    self._wait_for_capacity()
+                if self._routes is routes:  # otherwise a segment was replaced meanwhile
                     return [self._add(routes.segments[code], piece) for code, piece in pieces]
 
     def _add(self, output: SegmentOutput, piece: FramedEvents) -> Ack:
-        """With the lock held."""
+        """Add a piece to the output's batch; call with the lock held."""
         batch = output.current
         batch.add_piece(piece)
         self._pending += len(piece.framed)
@@ -439,14 +441,14 @@ class EventSender:
         return batch.ack
 
     def _next_keyless(self) -> SegmentOutput:
-        """Where events without a key go now: to one segment until its batch is sent, then to the next."""
+        """Return the output for events without a key: one segment until its batch is sent, then the next."""
         output = self._keyless
         if output is None or not output.current.entries:
             output = self._keyless = next(self._cycle)
         return output
 
     def _route(self, key: str) -> SegmentOutput:
-        if len(self._output_of_key) >= CACHED_KEYS:  # a dict: a cache of cachetools costs 0.2 us more per event
+        if len(self._output_of_key) >= CACHED_KEYS:  # a cachetools cache costs 0.2 us more per event
             self._output_of_key.clear()
         output = self._output_of_key[key] = self._routes.segment(key)
         return output
@@ -465,7 +467,7 @@ class EventSender:
         self._keyless = next(self._cycle, None)
 
     async def _replace(self, output: SegmentOutput) -> None:
-        """Hand the events of a sealed segment, and its keys, to its successors."""
+        """Hand the events and keys of a sealed segment to its successors."""
         backoff = Backoff()
         while True:
             try:
@@ -476,25 +478,25 @@ class EventSender:
             except UnavailableError as error:
                 output.trouble = error
             except NadiError as error:
-                self._give_up(output, error)
+                self._end_with(output, error)
                 return
             await backoff.pause()
         if not successors:
-            self._give_up(output, StreamSealedError(f"stream {self.name}"))
+            self._end_with(output, StreamSealedError(f"stream {self.name}"))
             return
         with self.lock:
             if not isinstance(self._stopped, ClosedError):
                 self._hand_over(output, [successor.segment for successor in successors])
 
-    def _give_up(self, output: SegmentOutput, error: NadiError) -> None:
+    def _end_with(self, output: SegmentOutput, error: NadiError) -> None:
         with self.lock:
             self._stop_taking(self._stopped or error)
         output.fail(error)
-        self._make_room()
+        self._release_waiters()
 
     def _hand_over(self, sealed: SegmentOutput, successors: list[SegmentRange]) -> None:
-        """With the lock held. Each successor gets only the keys that the sealed segment had: other predecessors of a
-        merge keep theirs until they are found sealed themselves."""
+        """Route the sealed segment's keys and pending batches to its successors; call with the lock held. The other
+        predecessors of a merge keep their keys until they turn out to be sealed."""
         entries: list[tuple[float, float, SegmentOutput]] = []
         for low, high, output in self._routes.table:
             if output is not sealed:
@@ -515,8 +517,7 @@ class EventSender:
         del self.outputs[sealed.segment_id]
 
     def _divided(self, batch: EventBatch, spare: SegmentOutput) -> dict[SegmentOutput, EventBatch]:
-        """The batch's events, in order, grouped by the output that takes their key; those without a key go to
-        `spare`."""
+        """Group the batch's events, in order, by their key's output; events without a key go to `spare`."""
         routes = self._routes
         groups: defaultdict[SegmentOutput, EventBatch] = defaultdict(partial(EventBatch, batch.ack))
         for header, payload, key in batch.parts():
@@ -529,5 +530,5 @@ class EventSender:
         return groups
 
 
-def _too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
-    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
+def _timeout_error(message: str, trouble: NadiError | None) -> RequestTimeoutError:
+    return RequestTimeoutError(message + (f": {trouble}" if trouble else ""))

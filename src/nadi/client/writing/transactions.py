@@ -1,8 +1,7 @@
-"""Transactions: events that become part of the stream all together, or never.
+"""Write transactions: groups of events that become part of the stream together or not at all.
 
-Events go straight into the transaction's own segments, one for each segment of the stream; the
-commit flushes them and asks the controller to merge them. A pinger extends the lease while the
-transaction is open here.
+Events go directly into the transaction's segments, one for each segment of the stream; the commit flushes them and asks
+the controller to merge them. A background task extends the lease while the transaction is open in this process.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from nadi.naming import segment_name, transaction_segment_name
 Own = TypeVar("Own", bound="OpenTransaction")
 DEFAULT_LEASE_MS = 90_000
 _STATE_PAUSE_S = 0.02
-_GIVING_UP_TIMEOUT_S = 5.0  # Ctrl-C, say, waits this long
-_BEGIN_ANOTHER = "begin another, and write its events again"
+_ABORT_ON_ERROR_TIMEOUT_S = 5.0  # how long an exception such as Ctrl-C waits for the abort
+_BEGIN_ANOTHER = "begin another transaction and write the events again"
 
 
 @checked()
 class OpenTransaction:
-    """What transactions of events and of values have in common."""
+    """Methods shared by the transactions of events and of values."""
 
     def __init__(
         self,
@@ -58,20 +57,20 @@ class OpenTransaction:
         lease_ms: int,
         state: str | None = None,
     ) -> None:
-        """state: the one found, if the transaction was begun earlier."""
+        """state: the current state of a transaction that was begun earlier."""
         self._txn_id = txn_id
         self._owner = owner
         self._lease_ms = lease_ms
-        self._failure: NadiError | None = None  # of the pinger
-        self._over = ""  # why nothing more can be done with it here
-        self._was_decided = False  # its commit was already decided when it was found
+        self._failure: NadiError | None = None  # set by the pinging task
+        self._over = ""  # why this object can't be used any more
+        self._was_decided = False  # its commit was already decided when it was resumed
         self._segments = segments
         name = f"{owner.scope}/{owner.stream}"
 
         async def no_successors(_: int) -> list[Successor]:
             await self._check_stream()
             raise TransactionFailedError(
-                f"transaction {txn_id} of {name} takes no more events: it was ended or has timed out"
+                f"transaction {txn_id} of {name} can't take events: it has ended or timed out; {_BEGIN_ANOTHER}"
             )
 
         self._sender = EventSender(
@@ -85,26 +84,26 @@ class OpenTransaction:
             ack_timeout_s=owner._ack_timeout_s,
             blocking=owner._blocking,
         )
-        # how much is left of the lease of a transaction begun earlier is unknown
+        # the remaining lease of a transaction begun earlier is unknown
         pause_s = self._lease_ms / 1000 / 3 if state is None else 0.0
-        self._pinger = asyncio.create_task(self._ping_for_ever(pause_s))
+        self._pinger = asyncio.create_task(self._ping_periodically(pause_s))
         if state in ("COMMITTING", "COMMITTED"):
             self._was_decided = True
             self._end(f"is {state}")
         elif state in ("ABORTING", "ABORTED"):
-            self._end(f"is {state}, by a call or because its lease ran out: {_BEGIN_ANOTHER}")
+            self._end(f"is {state}, by a call or because its lease expired: {_BEGIN_ANOTHER}")
 
     @property
     def txn_id(self) -> UUID:
-        """The id by which `get_txn` finds the transaction, here or elsewhere."""
+        """The id by which `get_txn` resumes the transaction, here or in another process."""
         return self._txn_id
 
     async def ready(self) -> None:
-        """Wait until there is room for more events."""
+        """Wait until the transaction can accept more events."""
         await self._sender.ready()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Return once everything written so far is stored (and not yet part of the stream)."""
+        """Wait until everything written so far is stored (it is not yet part of the stream)."""
         await self._taker.flush(timeout)
 
     async def commit(
@@ -112,10 +111,10 @@ class OpenTransaction:
     ) -> None:
         """Make the events part of the stream; with `wait`, return once readers can see them.
 
-        Committing a transaction that is already committed does nothing. timestamp_ms: the time that the
-        transaction's writer notes with it (see EventWriter.note_time); one before a time already noted is
-        ignored. TransactionFailedError if it was aborted or has timed out. RequestTimeoutError if it took more than
-        `timeout` seconds: it may or may not have been committed, so commit it again, or check its `status`.
+        Committing a committed transaction does nothing. timestamp_ms: the event time that the writer notes with the
+        commit (see EventWriter.note_time); ignored if the writer already noted a later time. Raises
+        TransactionFailedError if the transaction was aborted or has timed out, and RequestTimeoutError after `timeout`
+        seconds, when it may or may not have been committed: commit again, or check its `status`.
         """
         sender = None if self._was_decided else self._taker
         if timestamp_ms is not None:
@@ -134,18 +133,18 @@ class OpenTransaction:
                 await self._until(("COMMITTED",))
 
     async def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
-        """Discard the events. TransactionFailedError if it was committed; RequestTimeoutError after `timeout` seconds,
-        when it may or may not have been aborted."""
+        """Discard the events; with `wait`, return once that is done. Raises TransactionFailedError if the transaction
+        was committed, and RequestTimeoutError after `timeout` seconds, when it may or may not have been aborted."""
         owner = self._owner
         async with self._within(timeout, "aborted"):
             abort = owner._stores.controller.abort_transaction(owner.scope, owner.stream, self.txn_id)
-            await self._decide(abort, "too late to abort it")
+            await self._decide(abort, "it can't be aborted any more")
             self._end("was aborted here already")
             if wait:
                 await self._until(("ABORTED",))
 
     async def ping(self, lease_ms: int | None = None) -> None:
-        """Extend the lease now; this also happens in the background, three times per lease."""
+        """Extend the lease now; a background task also does so three times per lease."""
         owner = self._owner
         try:
             await owner._stores.controller.ping_transaction(
@@ -173,17 +172,17 @@ class OpenTransaction:
                 await self.commit()
                 return
             try:
-                await self.abort(timeout=_GIVING_UP_TIMEOUT_S)
+                await self.abort(timeout=_ABORT_ON_ERROR_TIMEOUT_S)
             except NadiError as failure:
-                error.add_note(f"Transaction {self.txn_id} could not be aborted, and ends with its lease: {failure}")
+                error.add_note(f"Transaction {self.txn_id} could not be aborted and ends with its lease: {failure}")
         finally:
-            let_go(self)  # whatever failed: nobody is left to resume it, so its lease must run out
+            let_go(self)  # if anything failed, the lease must expire, because no caller can resume the transaction
 
     # --- inside -----------------------------------------------------------------------------
 
     @property
     def _taker(self) -> EventSender:
-        """What sends the events, as long as the transaction takes any."""
+        """The sender, while the transaction accepts events."""
         if self._over:
             raise TransactionFailedError(f"transaction {self.txn_id} {self._over}")
         if self._failure is not None:
@@ -198,10 +197,10 @@ class OpenTransaction:
             raise TransactionFailedError(f"transaction {self.txn_id} is {await self.status()}: {advice}") from None
 
     async def _check_stream(self) -> None:
-        """StreamRemadeError if the stream isn't the one that the transaction was begun on."""
+        """Raise StreamRecreatedError if the stream was deleted and created again after the transaction began."""
         owner = self._owner
-        own = [one.segment_id for one in self._segments]
-        if await was_recreated(owner._stores, owner.scope, owner.stream, own):
+        segment_ids = [segment.segment_id for segment in self._segments]
+        if await was_recreated(owner._stores, owner.scope, owner.stream, segment_ids):
             raise StreamRecreatedError(owner.scope, owner.stream)
 
     def _end(self, over: str) -> None:
@@ -214,8 +213,7 @@ class OpenTransaction:
         return TimeLimit(
             timeout,
             lambda: (
-                f"transaction {self.txn_id} was not {done} within {timeout} s, as far as is known: "
-                "ask for its status, or try again"
+                f"transaction {self.txn_id} is not known to be {done} after {timeout} s: check its status, or try again"
             ),
             self._owner._stores.waits_for,
         )
@@ -229,7 +227,7 @@ class OpenTransaction:
                 raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
             await asyncio.sleep(_STATE_PAUSE_S)
 
-    async def _ping_for_ever(self, pause_s: float) -> None:
+    async def _ping_periodically(self, pause_s: float) -> None:
         while True:
             await asyncio.sleep(pause_s)
             try:
@@ -245,7 +243,7 @@ class OpenTransaction:
 
 @checked(without=("write_batch", "write_event", "write_many"))
 class Transaction(OpenTransaction):
-    """One transaction; as a context manager it commits, or aborts if an exception leaves the block."""
+    """A transaction of events; as a context manager it commits, or aborts if an exception leaves the block."""
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
         """Write like EventWriter.write_event; readers see the event once the transaction is committed."""
@@ -262,7 +260,7 @@ class Transaction(OpenTransaction):
 
 @checked()
 class TransactionWriter(Closing, Generic[Own]):
-    """What writers of transactions have in common, whatever those take."""
+    """Methods shared by the transactional writers of events and of values."""
 
     _kind: type[Own]
 
@@ -290,8 +288,8 @@ class TransactionWriter(Closing, Generic[Own]):
         self._closed = False
 
     async def begin_txn(self, lease_ms: int | None = None) -> Own:
-        """Begin a transaction, which times out if it isn't kept alive within its lease: by default the writer's
-        `lease_ms`."""
+        """Begin a transaction. It times out unless it is pinged within its lease, by default the writer's `lease_ms`;
+        an open transaction does that in the background."""
         self._check_open()
         lease_ms = self._lease_ms if lease_ms is None else lease_ms
         _check_lease(lease_ms)
@@ -299,18 +297,18 @@ class TransactionWriter(Closing, Generic[Own]):
         return self._opened(txn_id, segments, lease_ms)
 
     async def get_txn(self, txn_id: UUID | str) -> Own:
-        """Resume a transaction begun elsewhere or earlier, by its id (or that as text), to write, commit or abort it
-        here. One that was committed meanwhile can be committed again, to no effect.
+        """Resume a transaction begun elsewhere or earlier, by its id (or the id as text), to write, commit or abort it
+        here. If it was committed meanwhile, another commit has no effect.
 
-        Events that an earlier writer had not seen acknowledged may or may not be in it. TransactionNotFoundError if
-        there is none; one that has timed out raises when it is used.
+        Events that an earlier writer had not seen acknowledged may or may not be in it. Raises
+        TransactionNotFoundError if it doesn't exist; if it has timed out, its methods raise TransactionFailedError.
         """
         self._check_open()
         known_id = id_of(txn_id)
         controller = self._stores.controller
         state = await controller.transaction_state(self.scope, self.stream, known_id)
         segments: list[SegmentRange] = []
-        with suppress(EpochGoneError):  # it ended long ago, and nothing can be written to it
+        with suppress(EpochGoneError):  # it ended long ago, so it can't be written to
             segments = await controller.epoch_segments(self.scope, self.stream, known_id.int >> 96)
         return self._opened(known_id, segments, self._lease_ms, state)
 
@@ -322,27 +320,29 @@ class TransactionWriter(Closing, Generic[Own]):
         timeout: float | None = 120.0,
         timestamp_ms: int | None = None,
     ) -> StreamCut | None:
-        """Commit several transactions of the stream by one decision: all of them, or none, whatever fails. They may be
-        of other writers and other processes, as long as all that they are to hold was flushed (`Transaction.flush`).
+        """Commit several transactions of the stream atomically. Other writers and other processes may have begun them,
+        provided that their events were flushed (`Transaction.flush`).
 
-        With `wait`, return once readers can see all of their events, and a stream cut that lies behind these; None if
-        that is no longer known, after a day or more. Those committed already stay so, so the call can be repeated.
-        timestamp_ms: as with `Transaction.commit`. TransactionFailedError if one was aborted or has timed out: the
-        others stay as they are. RequestTimeoutError after `timeout` seconds: repeat the call. docs/transactions.md has
-        an example that runs.
+        With `wait`, return once readers can see all of their events: a stream cut behind these events, or None if the
+        cut is no longer known, after a day or more. The call can be repeated: committed transactions stay committed.
+        timestamp_ms: see `Transaction.commit`. Raises TransactionFailedError if a transaction was aborted or has timed
+        out, without changing the others, and RequestTimeoutError after `timeout` seconds: repeat the call.
+        docs/transactions.md has a complete example.
         """
         self._check_open()
-        ids = [id_of(one) for one in transactions]
+        ids = [id_of(transaction) for transaction in transactions]
         if not 0 < len(ids) <= TXN_TOGETHER_MAX:
-            raise InvalidArgumentError(f"{len(ids):,} transactions: 1 to {TXN_TOGETHER_MAX:,} are committed together")
+            raise InvalidArgumentError(
+                f"can't commit {len(ids):,} transactions together: pass 1 to {TXN_TOGETHER_MAX:,}"
+            )
         if timestamp_ms is not None:
             check_time(timestamp_ms)
         controller, scope, stream = self._stores.controller, self.scope, self.stream
-        late = f"{len(ids)} transactions of {scope}/{stream} were not committed within {timeout} s, as far as is known"
+        late = f"{len(ids)} transactions of {scope}/{stream} are not known to be committed after {timeout} s"
         async with TimeLimit(timeout, lambda: f"{late}: commit them again", self._stores.waits_for):
             await controller.commit_together(scope, stream, ids, self._writer_id, timestamp_ms)
             self._notes_times |= timestamp_ms is not None
-            for txn in [one for one in self._open_transactions if one.txn_id in ids]:
+            for txn in [txn for txn in self._open_transactions if txn.txn_id in ids]:
                 txn._end("was committed here already")
             while wait:
                 is_merged, cut = await controller.find_commit(scope, stream, ids)
@@ -352,8 +352,8 @@ class TransactionWriter(Closing, Generic[Own]):
         return None
 
     async def close(self) -> None:
-        """Release the open transactions; each ends with its lease. The writer's times then hold back no watermark,
-        unless one of its commits is still being merged."""
+        """Release the open transactions; each ends with its lease. Watermarks then stop waiting for the writer, unless
+        one of its commits is still being merged."""
         self._closed = True
         for txn in list(self._open_transactions):
             let_go(txn)
@@ -374,7 +374,7 @@ class TransactionWriter(Closing, Generic[Own]):
 
 @checked()
 class TransactionalEventWriter(TransactionWriter[Transaction]):
-    """Begins and resumes the transactions of one writer on one stream."""
+    """Writer that begins and resumes transactions on one stream."""
 
     _kind = Transaction
 
@@ -387,22 +387,22 @@ def is_closed(writer: TransactionWriter[Any]) -> bool:
 
 
 def let_go(txn: OpenTransaction) -> None:
-    """End only this client's part: the transaction can be resumed by its id until its lease runs out."""
-    txn._end("was let go of here: take it up again with get_txn, before its lease runs out")
+    """Stop using the transaction in this client; `get_txn` can resume it until its lease expires."""
+    txn._end("was released here: resume it with get_txn before its lease expires")
 
 
 def _check_lease(lease_ms: int) -> None:
     if not TXN_LEASE_MIN_MS <= lease_ms <= TXN_LEASE_MAX_MS:
         raise InvalidArgumentError(
-            f"a lease of {lease_ms:,} ms is outside {TXN_LEASE_MIN_MS:,} to {TXN_LEASE_MAX_MS:,} ms, as servers give it"
+            f"a lease of {lease_ms:,} ms is invalid: servers accept {TXN_LEASE_MIN_MS:,} to {TXN_LEASE_MAX_MS:,} ms"
         )
 
 
 def id_of(txn_id: UUID | str) -> UUID:
-    """The id, or that of its text; InvalidArgumentError if it isn't one."""
+    """Return a transaction id given as a UUID or as text; raise InvalidArgumentError if it is invalid."""
     if isinstance(txn_id, UUID):
         return txn_id
     try:
         return UUID(txn_id)
     except (ValueError, TypeError, AttributeError):
-        raise InvalidArgumentError(f"{txn_id!r} is not a transaction id: pass its txn_id, or that as text") from None
+        raise InvalidArgumentError(f"{txn_id!r} is not a transaction id: pass a txn_id, or its text") from None
