@@ -1,6 +1,6 @@
-"""Charts of a stream's segments over time: key range up, time across, shade for the mean rate of what each took.
+"""Charts of a stream's segments: key range against time, shaded by each segment's mean rate.
 
-As text, for a terminal or a log; or drawn by matplotlib, as SVG, PNG or PDF.
+Renders text for terminals and logs, or SVG, PNG and PDF with matplotlib.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FORMATS = (".svg", ".png", ".pdf")
 SHADES = " ░▒▓█"
 GONE, ACROSS, UP = "·", "─", "│"
 _LABEL_CHARS = 6
-_NAMED_UP_TO = 40  # segments; with more, their names would cover the picture
+_NAMED_UP_TO = 40  # segments; more names would cover the chart
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A segment's keys and times (ms since 1970), and its mean rate. Until gone_ms, what it took was truncated."""
+    """A segment's key range, times (ms since 1970) and mean rate; bytes written before gone_ms were truncated."""
 
     segment_id: int
     low: float
@@ -39,9 +39,9 @@ class Span:
 
 
 def spans_of(reports: Iterable[SegmentReport], now_ms: int, since_ms: int = 0) -> list[Span]:
-    """The segments that took events after since_ms, each cut off there, in the order of their ids.
+    """Return spans of the segments that were open after since_ms, clipped to it, in the order of `reports`.
 
-    Where within a segment's life its head lies is reckoned as if it had been written evenly.
+    The head's time is interpolated as if the segment had been written at a constant rate.
 
     >>> (span,) = spans_of([SegmentReport(7, 0.0, 1.0, 1_000, None, 2_000, 8_000)], now_ms=5_000)
     >>> span.end_ms, span.gone_ms, span.bytes_per_s
@@ -61,7 +61,7 @@ def spans_of(reports: Iterable[SegmentReport], now_ms: int, since_ms: int = 0) -
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """A rate for people.
+    """Format a rate.
 
     >>> rate_text(0), rate_text(1_530), rate_text(2_000_000)
     ('0 B/s', '1.5 KB/s', '2 MB/s')
@@ -74,7 +74,7 @@ def rate_text(bytes_per_s: float) -> str:
 
 
 def name_of(segment_id: int) -> str:
-    """A segment's number and epoch, as its name has them.
+    """Return a segment's number and epoch as they appear in its name.
 
     >>> name_of((2 << 32) | 5)
     '5.#epoch.2'
@@ -87,33 +87,33 @@ def name_of(segment_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Which span each cell shows, by row (highest keys first) and column; None where there is none."""
+    """The span shown in each cell, by row (highest keys first) and column, or None."""
 
     cells: list[list[Span | None]]
     start_ms: int
     end_ms: int
 
     def time_of(self, column: int) -> float:
-        """The time in the middle of a column, in ms."""
+        """Return the time in the middle of a column, in ms."""
         return self.start_ms + (column + 0.5) * (self.end_ms - self.start_ms) / len(self.cells[0])
 
 
 def grid(spans: Sequence[Span], columns: int, rows: int) -> Grid:
-    """Spread the spans over cells: each cell shows what is in its middle."""
+    """Assign to each cell the span at its centre."""
     start_ms, end_ms = min(span.start_ms for span in spans), max(span.end_ms for span in spans)
-    made = Grid([[None] * columns for _ in range(rows)], start_ms, end_ms)
+    result = Grid([[None] * columns for _ in range(rows)], start_ms, end_ms)
     a_column = (end_ms - start_ms) / columns
-    for span in sorted(spans, key=lambda span: span.start_ms - span.end_ms):  # the shortest last: not drawn over
+    for span in sorted(spans, key=lambda span: span.start_ms - span.end_ms):  # the shortest last, so that it shows
         first = max(0, round((span.start_ms - start_ms) / a_column))
         last = min(columns, max(first + 1, round((span.end_ms - start_ms) / a_column)))
         for row in range(rows):
             if span.low <= 1 - (row + 0.5) / rows < span.high:
-                made.cells[row][first:last] = [span] * (last - first)
-    return made
+                result.cells[row][first:last] = [span] * (last - first)
+    return result
 
 
 def picture(spans: Sequence[Span], columns: int = 80, rows: int = 16) -> str:
-    """Lines with the key range up and time across; `columns` and `rows` are those of the field without its labels.
+    """Draw the chart as text; `columns` and `rows` exclude the labels.
 
     >>> left, right = Span(1, 0, 0.5, 2000, 4000, 0, 9e3), Span(2, 0.5, 1, 2000, 4000, 0, 1e3)
     >>> print(picture([Span(0, 0, 1, 0, 2000, 1000, 4e3), left, right], 12, 4).splitlines()[1])
@@ -149,7 +149,7 @@ def _sign(field: Grid, row: int, column: int, most: float) -> str:
 
 
 def _times(field: Grid, columns: int) -> str:
-    """Local times under the field: its start, and its end if there is room."""
+    """Label the field with its local start time, and its end time if it fits."""
     day = "" if field.end_ms - field.start_ms < 24 * 3_600_000 else "%Y-%m-%d "
     first, last = (
         time.strftime(f"{day}%H:%M:%S", time.localtime(at_ms / 1000)) for at_ms in (field.start_ms, field.end_ms)
@@ -168,11 +168,11 @@ def _legend(spans: Sequence[Span], most: float) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that can't be written, before anything is asked of a server."""
+    """Raise InvalidArgumentError if a chart can't be saved there, before any request is sent."""
     if path.suffix.lower() not in FORMATS:
-        raise InvalidArgumentError(f"a picture is a file ending in {', '.join(FORMATS)}, not {path.name}")
+        raise InvalidArgumentError(f"can't save a chart as {path.name}: use a name ending in {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():
-        raise InvalidArgumentError(f"there is no folder {path.absolute().parent} for the picture: create it first")
+        raise InvalidArgumentError(f"can't save the chart: folder {path.absolute().parent} not found; create it first")
     _check_matplotlib()
 
 
@@ -180,17 +180,17 @@ def _check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InvalidArgumentError("pictures need matplotlib: pip install 'nadi[pictures]'") from None
+        raise InvalidArgumentError("charts need matplotlib: pip install 'nadi[pictures]'") from None
 
 
 def save(spans: Sequence[Span], path: Path, title: str) -> None:
-    """Write the picture to a file of one of FORMATS."""
+    """Write the chart to a file in one of FORMATS."""
     check_file(path)
     drawn(spans, title).savefig(path, dpi=150)
 
 
 def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12, 6)) -> Figure:
-    """The picture; InvalidArgumentError if matplotlib isn't installed."""
+    """Return the chart as a figure; InvalidArgumentError if matplotlib isn't installed."""
     _check_matplotlib()
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -203,18 +203,18 @@ def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12,
     axes = figure.add_subplot()
     axes.set(title=title, ylabel="routing key's position", ylim=(0, 1), xlabel="time (UTC); hatched: truncated")
     scale, colours = Normalize(0, max((span.bytes_per_s for span in spans), default=0.0) or 1.0), colormaps["viridis_r"]
-    kept, gone = [], []
+    stored, truncated = [], []
     for span in spans:
         gone_ms = min(max(span.gone_ms, span.start_ms), span.end_ms)  # where the truncated part ends
         start, head, end = _days(span.start_ms), _days(gone_ms), _days(span.end_ms)
         height = span.high - span.low
-        gone.append(Rectangle((start, span.low), head - start, height))
-        kept.append(Rectangle((head, span.low), end - head, height, facecolor=colours(scale(span.bytes_per_s))))
+        truncated.append(Rectangle((start, span.low), head - start, height))
+        stored.append(Rectangle((head, span.low), end - head, height, facecolor=colours(scale(span.bytes_per_s))))
         if len(spans) <= _NAMED_UP_TO:
             middle = (start + end) / 2, (span.low + span.high) / 2
             axes.text(*middle, str(segment_number(span.segment_id)), ha="center", va="center", clip_on=True)
-    axes.add_collection(PatchCollection(kept, match_original=True, edgecolor="white", linewidth=0.5))
-    axes.add_collection(PatchCollection(gone, facecolor="none", edgecolor="grey", hatch="///", linewidth=0.5))
+    axes.add_collection(PatchCollection(stored, match_original=True, edgecolor="white", linewidth=0.5))
+    axes.add_collection(PatchCollection(truncated, facecolor="none", edgecolor="grey", hatch="///", linewidth=0.5))
     if spans:
         axes.set_xlim(_days(min(span.start_ms for span in spans)), _days(max(span.end_ms for span in spans)))
     axes.xaxis_date()
@@ -224,5 +224,5 @@ def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12,
 
 
 def _days(ms: int) -> float:
-    """What matplotlib counts dates in."""
+    """Convert to matplotlib's date unit."""
     return ms / 86_400_000

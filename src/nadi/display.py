@@ -1,8 +1,7 @@
-"""What notebooks show of the client's values: small tables of HTML, readable on light and on dark, from fields alone.
+"""HTML tables of the client's values, for notebooks.
 
-A class that derives from `Displayed` is shown as a table of its fields; `table` is for several of a kind. Colours are
-the notebook's own. All texts are escaped, for names and notes may have been written by anybody. Nothing is asked of a
-server here: the values say what is known.
+A class that derives from `Displayed` is shown as a table of its fields; `table` renders several values of one class.
+Colours come from the notebook's theme. All text is escaped: names and notes are untrusted. No request is sent.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from html import escape
 
 from nadi.naming import segment_epoch, segment_number
 
-ROWS = 100  # of a table, and of the places of a cut
-CHARS = 300  # of a text in a cell
-_ENTRIES = 8  # of a list, or a mapping, in one cell
+ROWS = 100  # rows of a table, and positions of a cut
+CHARS = 300  # characters in a cell
+_ENTRIES = 8  # entries of a list or mapping in one cell
 _LINE = "border:0;border-bottom:1px solid rgba(128,128,128,.3);padding:3px 14px 3px 0;background:none;text-align:"
 _FAINT = "opacity:.7;font-weight:400"
 _NUMBER = "font-variant-numeric:tabular-nums;white-space:nowrap"
-_TEN_SECONDS = 1  # which of `nadi.model.load.WINDOWS_S` a rate is shown of
+_TEN_SECONDS = 1  # index in `nadi.model.load.WINDOWS_S` of the rate shown
 
 
 class Displayed:
-    """A dataclass, or a record of msgspec, that notebooks show as a table."""
+    """A dataclass or msgspec record that notebooks show as a table."""
 
     __slots__ = ()
 
@@ -33,22 +32,22 @@ class Displayed:
 
 
 def record(shown: object) -> str:
-    """HTML of one value: a line for each field, and for each entry of a mapping."""
+    """Return HTML of one value, with a row for each field and each entry of a mapping."""
     rows: list[tuple[str, object, str]] = []
     for name in _names(shown):
         value = getattr(shown, name)
         if not isinstance(value, Mapping):
             rows.append((_words(name), value, name))
             continue
-        rows += [(_key(key), one, name) for key, one in list(value.items())[:ROWS]]
+        rows += [(_key(key), entry, name) for key, entry in list(value.items())[:ROWS]]
         if len(value) > ROWS:
             rows.append(("", f"and {len(value) - ROWS:,} more", name))
     lines = [f'<tr>{_th(left)}<td style="{_LINE}left">{_cell(name, value)}</td></tr>' for left, value, name in rows]
-    return _whole(type(shown).__name__, lines, "")
+    return _layout(type(shown).__name__, lines, "")
 
 
 def table(shown: Sequence[object], title: str = "", note: str = "") -> str:
-    """HTML of several values of one class: a line for each, with a column for each field.
+    """Return HTML of several values of one class, with a row for each value and a column for each field.
 
     >>> "None yet" in table([], note="None yet.")
     True
@@ -57,15 +56,15 @@ def table(shown: Sequence[object], title: str = "", note: str = "") -> str:
     if shown:
         names = _names(shown[0])
         lines.append("<tr>" + "".join(_th(_words(name)) for name in names) + "</tr>")
-    for one in shown[:ROWS]:
-        cells = [(name, getattr(one, name)) for name in names]
-        lines.append("<tr>" + "".join(f'<td style="{_side(value)}">{_cell(name, value)}</td>' for name, value in cells))
+    for row in shown[:ROWS]:
+        cells = [(name, getattr(row, name)) for name in names]
+        lines.append("<tr>" + "".join(f'<td style="{_side(cell)}">{_cell(name, cell)}</td>' for name, cell in cells))
         lines.append("</tr>")
     more = f"and {len(shown) - ROWS:,} more" if len(shown) > ROWS else ""
-    return _whole(title, lines, "; ".join(filter(None, (more, note))))
+    return _layout(title, lines, "; ".join(filter(None, (more, note))))
 
 
-def _whole(title: str, lines: Iterable[str], note: str) -> str:
+def _layout(title: str, lines: Iterable[str], note: str) -> str:
     parts = ['<div style="overflow-x:auto">']
     if title:
         parts.append(f'<div style="font-weight:600;padding:2px 0">{escape(title)}</div>')
@@ -92,7 +91,7 @@ def _names(shown: object) -> list[str]:
 
 
 def _words(name: str) -> str:
-    """A field's name for people.
+    """Return a field's name as a column title.
 
     >>> _words("bytes_behind"), _words("created_ms"), _words("segment_id")
     ('bytes behind', 'created', 'segment')
@@ -115,7 +114,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def _text(name: str, value: object) -> str:
-    """What a field's value says, by the field's name: a time, a segment, a number.
+    """Format a field's value according to its name: a time, a segment, a number.
 
     >>> _text("created_ms", 0), _text("segment_id", 1 << 32), _text("end_offset", 12345), _text("is_sealed", True)
     ('1970-01-01 00:00:00 UTC', '0.#epoch.1', '12,345', 'yes')
@@ -138,18 +137,20 @@ def _text(name: str, value: object) -> str:
         case list() | tuple() | frozenset():
             return _several(name, list(value))
         case Mapping():
-            return _several(name, [f"{_key(key)} {_text('', one)}" for key, one in list(value.items())[: _ENTRIES + 1]])
+            return _several(
+                name, [f"{_key(key)} {_text('', entry)}" for key, entry in list(value.items())[: _ENTRIES + 1]]
+            )
         case _:
             positions = getattr(value, "positions", None)  # of a cut within another value
             if isinstance(positions, Mapping):
                 return _text(name, positions)
-            if found := _names(value):
-                return _short(", ".join(f"{_words(one)} {_text(one, getattr(value, one))}" for one in found))
+            if names := _names(value):
+                return _short(", ".join(f"{_words(entry)} {_text(entry, getattr(value, entry))}" for entry in names))
             return _short(str(value))
 
 
 def _several(name: str, values: Sequence[object]) -> str:
-    texts = [_text(name, one) for one in values[:_ENTRIES]]
+    texts = [_text(name, value) for value in values[:_ENTRIES]]
     return ", ".join(texts + (["…"] if len(values) > _ENTRIES else []))
 
 
