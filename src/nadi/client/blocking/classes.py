@@ -30,7 +30,7 @@ from nadi.client.bytestream.byte_writer import check_lost, is_closed
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.indexstream.index_reader import bytes_of
-from nadi.client.readergroup.event_reads import EventRead, GroupReads, give_out_read, held_read, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, GroupReads, confirm_read, next_ready_of, pending_read
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.reading.reader import give_out, held_block
@@ -193,15 +193,15 @@ class _Reader(Face[GroupReads[R]]):
     @by_hand(GroupReads[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
         ready = self._next_ready()
-        return ready if ready is not None else self._read(timeout, is_whole=False)
+        return ready if ready is not None else self._read(timeout, as_block=False)
 
     @by_hand(GroupReads[R].read_next_block)
     def read_next_block(self, timeout: float | None = None) -> R | None:
-        return self._read(timeout, is_whole=True)
+        return self._read(timeout, as_block=True)
 
-    def _read(self, timeout: float | None, *, is_whole: bool) -> R | None:
-        read = self._thread.run(held_read(self._core, timeout, is_whole=is_whole))
-        give_out_read(self._core)
+    def _read(self, timeout: float | None, *, as_block: bool) -> R | None:
+        read = self._thread.run(pending_read(self._core, timeout, as_block=as_block))
+        confirm_read(self._core)
         return read
 
     def __iter__(self) -> Iterator[R]:

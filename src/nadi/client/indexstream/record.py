@@ -54,7 +54,7 @@ class IndexRecord(Displayed):
         value = _of(self, field_hash(field))
         if value is None:
             raise InvalidArgumentError(
-                f"field {field!r} not found in the record at {self.offset:,}, which has {len(self.hashed_fields)} fields"
+                f"field {field!r} not found in the record at {self.offset:,}, which has {len(self.hashed_fields)}"
             )
         return value
 
