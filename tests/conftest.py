@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.support.preloaded import fork_servers
 
-# Files that take longest, by what is in their path: they begin first, so that two processes end together.
+# The slowest files, by parts of their paths: they start first, so that two processes end together.
 LONG = (
     "simulation/",
     "test_documents.py",

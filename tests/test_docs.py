@@ -165,10 +165,10 @@ def test_changelog_takes_fragments(tmp_path: Path) -> None:
     (tmp_path / "changes").mkdir()
     (tmp_path / "changes/README.md").write_text((ROOT / "changes/README.md").read_text())
     for kind in ("added", "changed", "fixed", "removed"):
-        (tmp_path / f"changes/+one.{kind}.md").write_text(f"What is {kind}.\n")
+        (tmp_path / f"changes/+one.{kind}.md").write_text(f"Something {kind}.\n")
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "7.0.0", "--date", "2027-01-02"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     kinds = ("added", "changed", "fixed", "removed")
-    expected = ["## 7.0.0 (2027-01-02)", *(f"### {kind.title()}\n\n- What is {kind}." for kind in kinds)]
+    expected = ["## 7.0.0 (2027-01-02)", *(f"### {kind.title()}\n\n- Something {kind}." for kind in kinds)]
     assert done.stdout.strip() == "\n\n".join(expected)
     assert (ROOT / "CHANGELOG.md").read_text().startswith("# Changelog\n\n<!-- towncrier release notes start -->\n\n")

@@ -34,7 +34,7 @@ WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(),
-    reason="this is not a clone: git lists what is published",
+    reason="not a clone: git lists the published files",
 )
 
 # What asks for each extra, and can't do without it. The others bring what examples and tests import by themselves.
@@ -168,21 +168,21 @@ def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     return Bare(venv, tmp_path_factory.mktemp("home"))
 
 
-# --- what is published -----------------------------------------------------------------------------------
+# --- published files ---------------------------------------------------------------------------------------
 
 
 def test_the_wheel_holds_the_sources_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
-        told = wheel.read(f"nadi-{PROJECT['version']}.dist-info/METADATA").decode()
+        metadata = wheel.read(f"nadi-{PROJECT['version']}.dist-info/METADATA").decode()
     own = {name for name in names if ".dist-info/" not in name and ".data/" not in name}
     assert own == {name.removeprefix("src/") for name in built.tracked if name.startswith("src/")}
     assert {"nadi/py.typed", "nadi/web/files/index.html", "nadi/web/files/js/player.js"} <= own
     assert {name.partition("/")[0] for name in own} == {"nadi", "pyspark_nadi", "pyspark_pravega"}
     rest = {name.partition("/")[2] for name in names - own}
     assert {"licenses/LICENSE", "licenses/NOTICE", "entry_points.txt", "scripts/nadi-spark-python"} <= rest
-    assert "Requires-Dist: pyspark<4.4,>=4.2; extra == 'spark'" in told
-    unconditional = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", told, re.M)
+    assert "Requires-Dist: pyspark<4.4,>=4.2; extra == 'spark'" in metadata
+    unconditional = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.M)
     assert "pyspark" not in unconditional
     assert len(unconditional) == len(PROJECT["dependencies"])
 
@@ -246,8 +246,8 @@ def test_it_serves_where_nothing_else_is_installed(bare: Bare) -> None:
 
 @pytest.fixture(scope="module")
 def refusals(bare: Bare) -> dict[str, str]:
-    """What is said without each extra."""
-    told = (
+    """Check the errors without each extra."""
+    metadata = (
         "import sys, json\nfound = {}\n"
         "for name, code in json.load(sys.stdin).items():\n"
         "    try:\n        exec(code, {})\n"
@@ -255,7 +255,7 @@ def refusals(bare: Bare) -> dict[str, str]:
         "print(json.dumps(found))"
     )
     done = subprocess.run(
-        bare.command("-c", told),
+        bare.command("-c", metadata),
         input=json.dumps(MISSING),
         capture_output=True,
         text=True,
@@ -267,7 +267,7 @@ def refusals(bare: Bare) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("extra", MISSING)
-def test_what_an_extra_brings_is_asked_for_by_its_name(extra: str, refusals: dict[str, str]) -> None:
+def test_missing_extra_is_named(extra: str, refusals: dict[str, str]) -> None:
     assert f"nadi[{extra}]" in refusals.get(extra, "nothing was missing")
     assert "pip install" in refusals[extra]
 

@@ -12,7 +12,7 @@ from nadi.client import StreamManager
 from nadi.naming import segment_name
 
 SEGMENT = segment_name("sc", "events", 0)
-PARTS, EVENTS = 3, 20  # each part of so many events in a chunk of its own; that of the second is lost
+PARTS, EVENTS = 3, 20  # each part has a chunk with this many events; the second part's chunk is lost
 EVENT_BYTES = 8 + 1_000
 PART_BYTES = EVENTS * EVENT_BYTES  # when so much is there it goes into a chunk, whole
 LIMITS = f"chunk_flush_age_s=3600,chunk_flush_bytes={PART_BYTES},storage_writer_tick_s=0.02,checkpoint_interval_s=0.1"

@@ -50,12 +50,12 @@ class FakeStore(MemoryStore):
         self.chaos = chaos or Chaos()
         self.silent = False  # appends are neither stored nor answered
         self.refuses_appends = False  # the connection ends by each append
-        self.refuses_writers = False  # or by what comes before it, the writer's setup
+        self.refuses_writers = False  # or the writer's setup before it
         self.hold = False  # appends are stored and not answered
         self.refuses_reads = False  # the connection ends by each read
         self.ignores_reads = False  # reads are not answered
-        self.damage: list[tuple[int, int]] = []  # of every segment: read up to, told, and gone past
-        self.lies = False  # damage is said to end before it
+        self.damage: list[tuple[int, int]] = []  # damaged ranges of every segment
+        self.misreports_damage = False  # damage is reported to end before its start
         self.appends: dict[str, list[int]] = {}  # by segment, the sizes of those without a condition
         self.reads = 0
         self._server: asyncio.Server | None = None
@@ -169,7 +169,7 @@ class FakeConnection(Connection):
             pass
         elif damage:
             first, end = damage[0]
-            error = DamagedDataError(command.segment, first, 0 if store.lies else end, "it rusted")
+            error = DamagedDataError(command.segment, first, 0 if store.misreports_damage else end, "it rusted")
             self.send(damage_reply(error, command.request_id))
         else:
             if chaos.seed and chaos.random.random() < 0.3:

@@ -1,6 +1,6 @@
 """Between a client and a real segment store: holds back what passes, or cuts connections in the middle of it.
 
-A cut passes on to the store all that it let through, and loses answers: the client can't know what is stored.
+A cut forwards all accepted bytes to the store, and loses answers, so that the client can't know the outcome.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nadi.client.manager.streams import stores_of
 
 class Gate:
     """`answers` and `requests` are let through while they are set. budgets: how many bytes each next connection passes
-    on to the store before it is cut; then there is no end."""
+    on to the store before it is cut; then it never ends."""
 
     def __init__(self, store: tuple[str, int], budgets: Iterable[int] = ()) -> None:
         self.cuts = 0  # of those

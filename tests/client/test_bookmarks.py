@@ -85,32 +85,32 @@ def test_cuts_over_a_split_and_a_merge(manager: StreamManager) -> None:
     assert cuts.after(cuts.after(head, 100), 50) != cuts.after(head, 100)
 
 
-def test_a_cut_that_is_none_is_refused(manager: StreamManager) -> None:
+def test_invalid_cuts_are_rejected(manager: StreamManager) -> None:
     head, _, second, tail = scaled(manager, "refused")
     cuts = manager.cuts("home", "refused")
     for cut in (head, second, tail):
         cuts.check(cut)
     segment, offset = next(iter(tail.positions.items()))
-    with pytest.raises(InvalidStreamCutError, match="within an event"):
+    with pytest.raises(InvalidStreamCutError):
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset - 1}))
-    with pytest.raises(InvalidStreamCutError, match="past its end"):
+    with pytest.raises(InvalidStreamCutError):
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset + 9}))
-    with pytest.raises(InvalidStreamCutError, match="cover the keys"):
+    with pytest.raises(InvalidStreamCutError):
         cuts.check(StreamCut("home", "refused", {segment: offset}))
-    with pytest.raises(InvalidStreamCutError, match="belongs to stream"):
+    with pytest.raises(InvalidStreamCutError):
         cuts.check(StreamCut("home", "other", {segment: offset}))
     with pytest.raises(InvalidStreamCutError):
         cuts.bytes_between(tail, head)
     with pytest.raises(InvalidArgumentError):
         cuts.after(tail, -1)
     manager.truncate_stream(second)
-    with pytest.raises(TruncatedError, match="all of segment"):
+    with pytest.raises(TruncatedError):
         cuts.check(head)
     with pytest.raises(TruncatedError):
         cuts.events_between(head, tail)
 
 
-def test_bookmarks_are_kept_found_and_tagged(manager: StreamManager) -> None:
+def test_bookmarks_are_stored_listed_and_tagged(manager: StreamManager) -> None:
     head, first, second, tail = scaled(manager, "marked")
     bookmarks = manager.bookmarks("home")
     made = bookmarks.create("noon", first, note="the sun is high", tags=["day", "sun"])
@@ -166,7 +166,9 @@ def test_more_bookmarks_than_a_page(manager: StreamManager) -> None:
     assert [b.name for b in manager.bookmarks("many").list()] == names
 
 
-def test_of_many_creators_of_one_name_one_wins(manager: StreamManager, server: nadi.standalone.EmbeddedServer) -> None:
+def test_one_of_several_creators_of_a_name_succeeds(
+    manager: StreamManager, server: nadi.standalone.EmbeddedServer
+) -> None:
     _, first, second, _ = scaled(manager, "raced")
 
     async def race() -> list[object]:
@@ -186,13 +188,13 @@ def test_of_many_creators_of_one_name_one_wins(manager: StreamManager, server: n
     assert len(kept.tags) == 8, "tags given at once are all kept"
 
 
-def test_a_slice_is_opened_by_its_name(manager: StreamManager) -> None:
+def test_slice_is_opened_by_name(manager: StreamManager) -> None:
     head, first, second, tail = scaled(manager, "sliced")
     slices = manager.slices("home")
     slices.create("week-45", first, second, tags=["weeks"])
     with pytest.raises(AlreadyExistsError):
         slices.create("week-45", head, tail)
-    with pytest.raises(InvalidStreamCutError, match="lies after its end"):
+    with pytest.raises(InvalidStreamCutError):
         slices.create("backwards", tail, head)
     with manager.open_slice("home", "week-45") as reader:
         events = [event for _, block in reader for event in block]
@@ -221,7 +223,7 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
                 piece = ranges.get(event.segment_id)
                 assert piece is None or any(piece.low <= key_position(k) < piece.high for k in keys)
             assert len(found) < len(whole)
-    # a reader goes on from its position with the same keys
+    # a reader continues from its position with the same keys
     with manager.create_reader("home", "narrow", end=tail, routing_keys=KEYS[:1]) as reader:
         got = [event for _ in range(2) for event in (reader.next_block(60) or pytest.fail("ended"))[1]]
         position = reader.position()
@@ -230,7 +232,7 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
     assert mine == [f"{KEYS[0]}:{number}".encode() for number in range(10)]
 
 
-def test_a_position_with_segments_to_come_is_narrowed_too(manager: StreamManager) -> None:
+def test_position_with_waiting_segments_is_narrowed(manager: StreamManager) -> None:
     """The cut stands before a merged segment on one side only: a reader of the other side's keys begins with it."""
     manager.create_stream("home", "halves")
     manager.scale_stream("home", "halves", [0], [(0.0, 0.5), (0.5, 1.0)])
@@ -251,7 +253,7 @@ def test_a_position_with_segments_to_come_is_narrowed_too(manager: StreamManager
         ]
 
 
-def test_bookmarks_outlive_a_killed_server_and_go_with_their_scope(tmp_path: Path) -> None:
+def test_bookmarks_survive_a_kill_and_are_deleted_with_their_scope(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
         with StreamManager(server.controller_uri) as manager:
             manager.create_scope("sc")
@@ -282,7 +284,7 @@ def between(manager: nadi.StreamManager, start: nadi.StreamCut, end: nadi.Stream
         return [event for _, block in reader for event in block]
 
 
-def test_in_one_segment_it_is_the_last_events(manager: nadi.StreamManager) -> None:
+def test_cut_before_n_events_in_one_segment_counts_from_the_end(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "one", 1)
     events = [b"%d" % number * (1 + number % 40) for number in range(3000)] + [bytes(300_000), b"", b"last"]
     write_all(manager, "one", events)
@@ -294,11 +296,11 @@ def test_in_one_segment_it_is_the_last_events(manager: nadi.StreamManager) -> No
     middle = cuts.after(head, 1000)
     assert between(manager, cuts.before(middle, 10), middle) == events[990:1000]
     assert cuts.before(head, 5) == cuts.settled(head)
-    with pytest.raises(InvalidArgumentError, match="before no other"):
+    with pytest.raises(InvalidArgumentError):
         cuts.before(tail, -1)
 
 
-def test_over_splits_and_merges(manager: nadi.StreamManager) -> None:
+def test_cut_before_n_events_over_splits_and_merges(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "scaled", 2)
     written: list[list[bytes]] = []
     for ranges in ([(0.0, 0.3), (0.3, 0.5)], [(0.0, 0.3)], [(0.0, 0.5)]):
@@ -323,7 +325,7 @@ def test_over_splits_and_merges(manager: nadi.StreamManager) -> None:
     assert between(manager, cuts.before(tail, 10), tail) == []
 
 
-def test_a_segment_that_was_idle_gives_nothing(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_segment_contributes_no_events(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookback, "_SAME_TIME_MS", 1000)
     manager.create_stream("home", "uneven", 2)
     low, high = manager.current_segments("home", "uneven")
@@ -337,7 +339,7 @@ def test_a_segment_that_was_idle_gives_nothing(manager: nadi.StreamManager, monk
     assert sorted(between(manager, cuts.before(tail, 60), tail)) == [b"new" * 100] * 50 + [b"old" * 100] * 10
 
 
-def test_by_when_events_had_come(manager: nadi.StreamManager) -> None:
+def test_came_by_returns_arrival_times(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "times", 1)
     began_ms = time.time_ns() // 1_000_000
     write_all(manager, "times", [b"x" * 5000] * 4)

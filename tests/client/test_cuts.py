@@ -70,7 +70,7 @@ class FakeStream:
         return StreamCuts(cast("Any", self), "sc", "st")
 
     def read(self, cut: StreamCut) -> dict[int, int]:
-        """How much of each segment lies before the cut."""
+        """Return the bytes of each segment before the cut."""
         found: dict[int, set[int]] = {segment: set() for segment in self.lengths}
         for chain in self.chains:
             at = next(segment for segment in chain if segment in cut.positions)
@@ -124,7 +124,7 @@ def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
 
 
 @given(st.data())
-def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObject) -> None:
+def test_cuts_are_ordered_by_the_events_before_them(data: st.DataObject) -> None:
     stream = data.draw(streams())
     a, b = data.draw(cuts_of(stream)), data.draw(cuts_of(stream))
     read_a, read_b = stream.read(a), stream.read(b)
@@ -144,7 +144,7 @@ def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObj
         for segment in (s for s, offset in cut.positions.items() if offset < 0):
             chains = [chain for chain in stream.chains if segment in chain]
             before = [min(i for i in chain if i in cut.positions) for chain in chains]
-            assert set(before) != {segment}, "what has nothing left to wait for has begun"
+            assert set(before) != {segment}, "a segment without older ones has started"
     assert asyncio.run(cuts.bytes_between(earliest, latest)) == sum(abs(read_a[s] - read_b[s]) for s in read_a)
 
 

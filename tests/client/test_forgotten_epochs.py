@@ -1,4 +1,4 @@
-"""What clients are told that stand in epochs of which the server knows nothing any more."""
+"""Positions in epochs that the server has deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scale(manager: StreamManager, times: int) -> None:
             manager.scale_stream(*STREAM, [first.segment_id], [(0.0, 0.25), (0.25, 0.5)])
 
 
-def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: StreamManager) -> None:
+def test_position_in_a_forgotten_epoch_raises_truncated_error(manager: StreamManager) -> None:
     groups = manager.reader_group_manager("sc")
     write(manager, "old")
     old = manager.stream_info(*STREAM).head
@@ -57,14 +57,14 @@ def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: 
     places = manager.cuts(*STREAM)
     assert 1 in places.head().positions, "a segment of the first epoch is still there"
     for start in (old, manager.bookmarks("sc").get("old").cut, StreamCut(*STREAM, {0: 30, 1: 0})):
-        with pytest.raises(EpochGoneError, match="stream's head"):
+        with pytest.raises(EpochGoneError):
             next(iter(manager.read_events(*STREAM, start=start)))
         for ask in (places.check, places.settled, lambda cut: places.bytes_between(cut, tail)):
             with pytest.raises(TruncatedError):
                 ask(start)
-    with pytest.raises(InvalidArgumentError, match="truncated beyond"):
+    with pytest.raises(InvalidArgumentError):
         manager.truncate_stream(old)
-    with pytest.raises(InvalidStreamCutError, match="never had"):
+    with pytest.raises(InvalidStreamCutError):
         places.check(StreamCut(*STREAM, {(99 << 32) | 3: 0, 1: 0}))
     with groups.get_reader_group("group").create_reader("reader") as reader, pytest.raises(TruncatedError):
         list(iter(lambda: reader.read_next_event(timeout=60), b"never"))

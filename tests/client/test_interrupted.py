@@ -1,4 +1,4 @@
-"""Ctrl-C wherever a thread that writes an event can notice it: nothing is lost or twice there, and nobody waits."""
+"""Ctrl-C at any step of a thread that writes an event: nothing is lost or duplicated, and no call hangs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def test_control_c_anywhere(manager: StreamManager) -> None:
+def test_ctrl_c_at_any_step_of_a_write_loses_nothing(manager: StreamManager) -> None:
     manager.create_stream("sc", "anywhere", 1)
     with manager.create_writer("sc", "anywhere") as writer:
         at, acknowledged = 0, [b"x first"]

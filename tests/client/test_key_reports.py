@@ -65,14 +65,14 @@ def test_reports_stand_for_all_events(batch: int, per_s: int) -> None:
     assert len(picked) >= 48, "the picks don't march in step with the keys"
 
 
-def test_a_hot_key_comes_as_often_as_it_passes() -> None:
+def test_hot_key_is_sampled_in_proportion() -> None:
     sampled, chance = Sampled(), random.Random(3)
     for _ in range(1_000):
         sampled.append(["hot" if chance.random() < 0.9 else f"key-{chance.random()}" for _ in range(50)], 0.01)
     assert Counter(sampled.positions)[key_position("hot")] / len(sampled.positions) == pytest.approx(0.9, abs=0.04)
 
 
-def test_events_without_a_key_are_not_stood_for() -> None:
+def test_events_without_a_key_are_not_sampled() -> None:
     sampled = Sampled()
     for _ in range(1_000):
         sampled.append(["a", None, None, None], 0.01)
@@ -103,7 +103,7 @@ def test_a_load_that_falls_is_still_reported() -> None:
     assert key_position("b") in positions_of(sampled.reports[-1])
 
 
-def test_what_passed_long_ago_is_not_reported() -> None:
+def test_old_keys_are_not_reported() -> None:
     sampled = Sampled()
     sampled.append(["a"] * 100)
     sampled.append(["b"], 60.0)
@@ -215,7 +215,7 @@ class OlderConnection(FakeConnection):
 
     def _dispatch(self, command: wire.Command) -> None:
         if isinstance(command, wire.ReportKeys):
-            raise ProtocolError(f"there is no command of type {command.code}")
+            raise ProtocolError(f"unknown command type {command.code}")
         super()._dispatch(command)
 
     def _hello(self, command: wire.Hello) -> None:
@@ -223,7 +223,7 @@ class OlderConnection(FakeConnection):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_server_that_takes_no_reports_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_without_key_reports_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_server, "FakeConnection", OlderConnection)
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")

@@ -1,4 +1,4 @@
-"""Containers that go from one store to another while clients use them: everything goes on, once and in order."""
+"""Containers that move between stores while clients use them: clients continue, with events once and in order."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class User:
         return self._made.moves < MOVES
 
     async def rounds(self, count: int) -> None:
-        """Wait until it has begun so many more."""
+        """Wait until it has started `count` more."""
         wanted = self.done + count
         while self.done < wanted and self._made.moves < MOVES:
             self._step.clear()
@@ -214,7 +214,7 @@ USERS: list[Callable[[User, StreamManager], object]] = [
 ]  # fmt: skip
 
 
-async def test_all_goes_on_while_containers_move(tmp_path: Path) -> None:
+async def test_clients_continue_while_containers_move(tmp_path: Path) -> None:
     async with asyncio.timeout(120), cluster(tmp_path) as (made, manager), asyncio.TaskGroup() as tasks:
         users = [User(made) for _ in USERS]
         for user, uses in zip(users, USERS, strict=True):

@@ -45,7 +45,7 @@ def batch(size: int = 100) -> EventBatch:
 
 
 def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> InFlightWindow:
-    """Of an output whose last acknowledgement took so long, with so many appends under way, sent just now."""
+    """Return an output's window after an acknowledgement with this latency, with appends in flight sent just now."""
     under_way = deque(batch(size) for _ in range(in_flight))
     made, before = InFlightWindow(deque(), under_way, range(outputs)), batch()
     made.sent(before)
@@ -56,7 +56,7 @@ def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, o
     return made
 
 
-def test_one_is_under_way_where_acknowledgements_are_quick(clock: Clock) -> None:
+def test_one_append_is_in_flight_if_acknowledgements_are_quick(clock: Clock) -> None:
     quick = SLOW_S / 2
     assert paced(clock, quick, 0).may_send(batch())
     one, two = paced(clock, quick, 1), paced(clock, quick, 2)
@@ -66,21 +66,21 @@ def test_one_is_under_way_where_acknowledgements_are_quick(clock: Clock) -> None
     assert not two.may_send(batch(SECOND_APPEND_BYTES))
 
 
-def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_before(clock: Clock) -> None:
+def test_several_small_appends_are_in_flight_if_acknowledgements_are_slow(clock: Clock) -> None:
     slow = paced(clock, 0.080)
-    assert not slow.may_send(batch()), "the one before has just been sent"
+    assert not slow.may_send(batch()), "another has just been sent"
     clock.now += 0.019
     assert not slow.may_send(batch()), "a quarter of the time that the last one takes hasn't passed"
     clock.now += 0.002
     assert slow.may_send(batch())
-    assert not slow.may_send(EventBatch()), "nothing is no append"
+    assert not slow.may_send(EventBatch()), "an empty batch isn't sent"
 
 
 @pytest.mark.parametrize(
     ("in_flight", "size", "outputs", "may"),
     [
         (7, 100, 1, True),
-        (8, 100, 1, False),  # so many of one segment
+        (8, 100, 1, False),  # all of one segment
         (2, 100, 10, True),
         (3, 100, 10, False),  # of ten segments: 32 of all of them
         (1, 100, 33, False),  # of many there are enough anyhow
@@ -88,18 +88,18 @@ def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_bef
         (3, SECOND_APPEND_BYTES // 3, 1, False),  # there is much: it gathers
     ],
 )
-def test_there_is_a_limit_to_them(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
+def test_appends_in_flight_are_limited(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
     slow = paced(clock, 0.080, in_flight, size=size, outputs=outputs)
     clock.now += 1.0
     assert slow.may_send(batch()) is may
 
 
-def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None:
+def test_waiting_appends_follow_each_other_at_once(clock: Clock) -> None:
     under_way, waiting = deque([batch(), batch()]), deque([batch()])
     made = InFlightWindow(waiting, under_way, range(1))
     assert made.may_send(EventBatch())
     under_way += [batch() for _ in range(30)]
-    assert not made.may_send(EventBatch()), "so many are under way"
+    assert not made.may_send(EventBatch()), "the limit is in flight"
     under_way.clear()
     under_way += [batch(SECOND_APPEND_BYTES // 2)] * 2
     assert not made.may_send(EventBatch()), "so much is"
@@ -108,7 +108,7 @@ def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None
     assert made.may_send(EventBatch()), "there is a second in any case"
 
 
-async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clock: Clock) -> None:
+async def test_one_slow_append_does_not_delay_later_ones(clock: Clock) -> None:
     """As after an outage: it was sent before, and is acknowledged after it."""
     slow, sent = paced(clock, 600.0), asyncio.Event()
     slow.next_notice(EventBatch(), sent.set)
@@ -122,7 +122,7 @@ async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clo
         await sent.wait()
 
 
-async def test_what_sealed_segments_leave_goes_to_their_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_of_sealed_segments_go_to_the_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was two at a time, each pair after an acknowledgement: seconds, where those are slow."""
     monkeypatch.setattr(pace, "SLOW_S", 0.0)
     async with world(segments=2) as here:

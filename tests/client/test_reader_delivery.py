@@ -40,7 +40,7 @@ def main(uri: str, stream: str, order: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_program_killed_at_random_repeats_or_loses_what_its_order_says(
+def test_program_killed_at_random_keeps_its_delivery_guarantee(
     uri: str, manager: StreamManager, tmp_path: Path, order: str
 ) -> None:
     chance, stream, written = random.Random(order), f"alone-{next(_streams)}", 0

@@ -145,7 +145,7 @@ class Interleaving(RuleBasedStateMachine):
                 if client.task is not None:
                     client.task.result()
             state: dict[str, int] = {}
-            # who read a revision comes after who wrote up to it
+            # a reader of a revision follows its writer
             for call in sorted(self.done, key=lambda call: (call.revision, not call.wrote)):
                 assert done_serially(state, call) == call.result, call
         finally:

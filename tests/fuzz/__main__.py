@@ -34,7 +34,7 @@ _TROUBLE = re.compile(r"ERROR|Traceback|unexpected error|will recover")
 
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[EmbeddedServer]:
-    """A server of its own process, whose log must tell of no error of its own."""
+    """A server in a child process, whose log must not contain internal errors."""
     log = folder / "server.log"
     kept = os.dup(2)
     with log.open("wb") as file:
@@ -58,7 +58,7 @@ def _decoder(folder: Path, seed: int, inputs: int) -> Report:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error."""
+    """A handler that keeps logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

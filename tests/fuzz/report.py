@@ -1,5 +1,5 @@
-"""Damage done to valid bytes, what a fuzz run tells at its end, what ends it early; and a writer and a reader who must
-not notice what goes on at other connections."""
+"""Damaging valid bytes, the report of a fuzz run and its early end; and a writer and a reader that must
+not be affected by other connections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 def integer(chance: random.Random, bits: int) -> int:
-    """A signed integer of so many bits, often one at an edge."""
+    """Return a signed integer of `bits` bits, often at an edge."""
     value = chance.choice(INTEGERS) if chance.random() < 0.7 else chance.getrandbits(bits)
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
@@ -64,7 +64,7 @@ def memory_bytes(pid: int | None = None) -> int:
 
 
 class Report:
-    """Counts of one run: its inputs, what came of them, its speed and its memory."""
+    """Counts of a run: inputs, outcomes, speed and memory."""
 
     def __init__(self, target: str, seed: int) -> None:
         self.target = target

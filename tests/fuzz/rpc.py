@@ -82,7 +82,7 @@ def _fill(chance: random.Random, message: Any, depth: int = 0) -> None:
 
 
 def rpc_input(chance: random.Random) -> tuple[str, bytes]:
-    """An RPC's name, and what is sent to it as its request."""
+    """An RPC's name, and the bytes sent as its request."""
     rpc = chance.choice(RPCS)
     kind = chance.random()
     if kind < 0.05:
@@ -133,7 +133,7 @@ class _Context:
 
 
 class _Handlers:
-    """Stands where the gRPC server does, and keeps what is registered."""
+    """A stand-in for the gRPC server that keeps registered handlers."""
 
     def __init__(self) -> None:
         self._handlers: list[Any] = []
@@ -195,7 +195,7 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
 
     async def send(rpc: str, data: bytes) -> str:
         handler = handlers[rpc]
-        assert handler.request_deserializer is None, "a handler gets what was sent, and parses it itself"
+        assert handler.request_deserializer is None, "a handler gets raw bytes, and parses them itself"
         try:
             reply = await (handler.stream_unary or handler.stream_stream)(_one(data), _Context())
         except _AnsweredError as answered:

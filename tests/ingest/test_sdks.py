@@ -61,7 +61,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         is_there = done.returncode == 0
     except OSError:
         is_there = False
-    return pytest.mark.skipif(not is_there, reason=f"there is no {package} for Node.js in NODE_PATH")
+    return pytest.mark.skipif(not is_there, reason=f"{package} for Node.js isn't in NODE_PATH")
 
 
 def stored(manager: nadi.StreamManager, stream: str) -> list[bytes]:

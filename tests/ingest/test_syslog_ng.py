@@ -171,7 +171,7 @@ def test_syslog_killed_with_nadi_down_loses_nothing(server: Server, tmp_path: Pa
             server.kill()
             before = shipper.taken()
             send(udp=50, tcp=2_000)
-            # it has them on its disk, and nobody else has them
+            # it has the only copy, on its disk
             until(lambda before=before: shipper.taken() == before + 2_050)  # type: ignore[misc]
             end()
             shipper.start()
@@ -225,7 +225,7 @@ def test_files_killed_at_any_moment_lose_nothing(server: Server, tmp_path: Path)
     shipper = SyslogNg(FILES, server, tmp_path / "syslog-ng", **{"/var/log/app": str(logs)})
     try:
         for number in range(6):
-            time.sleep(chance.uniform(0.2, 1.5))  # a kill at any moment of its work is what is tried
+            time.sleep(chance.uniform(0.2, 1.5))  # kill at any moment
             if number % 2:
                 server.kill()
             shipper.kill()

@@ -70,7 +70,7 @@ class RandomStream:
             self._append(self.chance.choice(keys))
 
     def scale(self) -> None:
-        """Some of the segments, neighbours or not, are replaced; what touches is cut anew at any places."""
+        """Replace some of the segments, adjacent or not; adjacent ranges are divided at new borders."""
         self.seal_all()
         newest = self.history.newest
         active = self.history.epoch(newest)
@@ -93,7 +93,7 @@ class RandomStream:
 
     def roll(self) -> bool:
         """A transaction of an older epoch is committed: that epoch's segments again for its events, then the newest
-        again; False if there is no such epoch."""
+        again; False if the epoch doesn't exist."""
         self.seal_all()
         newest = self.history.newest
         old = self.history.reference(self.chance.randrange(newest + 1))
@@ -108,7 +108,7 @@ class RandomStream:
         return True
 
     def seal_some(self, count: int) -> None:
-        """Some of the replaced segments take no more events: those of their keys go to the new ones from now on."""
+        """Seal some of the replaced segments: events with their keys go to the new segments from now on."""
         for _ in range(count):
             segment = self._to_seal.pop(self.chance.randrange(len(self._to_seal)))
             self.sealed.add(segment)
@@ -119,7 +119,7 @@ class RandomStream:
         self.seal_some(len(self._to_seal))
 
     def truncate(self, cut: Mapping[int, int]) -> None:
-        """Forget what lies before the cut, which must be legal and not before the head."""
+        """Drop the events before the cut, which must be legal and not before the head."""
         self.head = dict(cut)
         for segment in self.segments:
             if segment in cut:
@@ -182,7 +182,7 @@ class RandomStream:
         """The events of a part of a segment, whose borders must be those of events."""
         found = [event for event in self.segments[segment] if start <= event.start and event.end <= end]
         size = sum(event.end - event.start for event in found)
-        assert size == end - start, f"{start} or {end} of segment {segment} lies within an event"
+        assert size == end - start, f"{start} or {end} of segment {segment} is within an event"
         return found
 
     def standing(self, cut: Iterable[int], key: float) -> int:

@@ -121,7 +121,7 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         manager.create_scope("home")
         tail = fill_stream(manager, "home", "meters", [b'{"w": 1}'] * 5)
         manager.slices("home").create("all", manager.cuts("home", "meters").head(), tail)
-        told = kernel.run(
+        messages = kernel.run(
             "import os\n"
             "os.environ['NADI_LIMITS'] = 'page_behind_s=600'\n"  # playing that is late would pass over events
             "import nadi, nadi.notebook\n"
@@ -129,7 +129,7 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
             "player = nadi.notebook.play(manager, 'home', 'all')\n"
             "player"
         )
-        opened = [one["content"] for one in told if one["msg_type"] == "comm_open"]
+        opened = [one["content"] for one in messages if one["msg_type"] == "comm_open"]
         (state,) = [one["data"]["state"] for one in opened if "_esm" in one["data"]["state"]]
         (comm,) = [one["comm_id"] for one in opened if "_esm" in one["data"]["state"]]
         assert (state["stream"], state["slice"]) == ("meters", "all")
@@ -145,11 +145,11 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         kernel.say(comm, kind="tail", id="t")
         assert kernel.hear(comm)[0] == {"id": "t", "kind": "batch"}
         kernel.run("player.close()")
-        told = kernel.run(
+        messages = kernel.run(
             "import time\n"
             "ends = time.monotonic() + 40\n"
             "while player._projector._open and time.monotonic() < ends: time.sleep(0.01)\n"
             "print(list(player._projector._open))"
         )
-        assert [one["content"]["text"] for one in told if one["msg_type"] == "stream"] == ["[]\n"]
+        assert [one["content"]["text"] for one in messages if one["msg_type"] == "stream"] == ["[]\n"]
         kernel.run("manager.close()")

@@ -198,8 +198,8 @@ class Projector:
         elif self._is_closed:
             self._reply(name, "refused", RefusalMessage(400, "this player was closed: create another"))
         elif len(self._open) >= NOTEBOOK_READERS:
-            error = f"the limit of {NOTEBOOK_READERS} concurrent requests is reached: try again"
-            self._reply(name, "refused", RefusalMessage(503, error))
+            refusal = RefusalMessage(503, f"the limit of {NOTEBOOK_READERS} concurrent requests is reached: try again")
+            self._reply(name, "refused", refusal)
         else:
             pending = self._open[name] = _PendingQuestion()
             task = f"player of {self._scope}/{self._stream}"

@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 
 class _Results(OTLPLogExporter):
-    """An exporter that keeps what came of each export."""
+    """An exporter that records the result of each export."""
 
     results: list[LogRecordExportResult]
 
@@ -61,7 +61,7 @@ def make_stream(manager: nadi.StreamManager) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_an_application_that_is_told_by_its_environment(
+def test_exporter_is_configured_by_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     """The exporter posts to /v1/logs by itself."""
