@@ -119,7 +119,7 @@ def test_the_command_refuses_in_words() -> None:
     ("settings", "words"),
     [
         ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "TLS can't be served"),
-        ({"tls_certificate": "missing.pem"}, "both a certificate and its private key"),
+        ({"tls_certificate": "missing.pem"}, "--tls-key"),
         ({"users_file": "missing"}, "users file missing can't be read"),
         ({"users_file": Path("missing")}, "users file missing can't be read"),
         ({"users_file": 5}, "users_file can't be 5"),

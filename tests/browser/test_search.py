@@ -227,7 +227,7 @@ def test_where_to_search_is_chosen(page: Any, site: EmbeddedServer) -> None:
     page.get_by_role("link", name="Search", exact=True).click()
     page.get_by_role("alert").get_by_text("make one with `nadi search create`").wait_for()
     page.goto(f"{site.rest_uri}/#/search/none")
-    page.get_by_role("alert").get_by_text("There is no scope 'none'").wait_for()
+    page.get_by_role("alert").get_by_text("Scope 'none' not found").wait_for()
 
 
 def test_it_asks_with_the_rights_of_who_signed_in(page: Any, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_folder_of_another_version_is_neither_judged_nor_repaired(folder: Path
     for verb in ("check", "repair"):
         refused = command(verb, folder)
         assert refused.exit_code == 1
-        assert f"has format {other}, but this nadi reads format {FORMAT}" in " ".join(refused.output.split())
+        assert f"has format {other}; this version of nadi reads format {FORMAT}" in " ".join(refused.output.split())
     with pytest.raises(DataFolderVersionError):
         open_folder(folder, None, None, "unused")
     assert contents(folder) == before

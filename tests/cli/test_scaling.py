@@ -108,5 +108,5 @@ def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
 
 
 def test_a_profile_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(nadi.errors.InvalidArgumentError, match="it is one of fast, classic"):
+    with pytest.raises(nadi.errors.InvalidArgumentError, match="choose one of fast, classic"):
         nadi.embedded(tmp_path / "d", scaling="quick")

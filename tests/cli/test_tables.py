@@ -52,7 +52,7 @@ def test_a_table(shell: Shell) -> None:
         (["get", "home", "rooms", "a"], "has no key 'a'"),
         (["get", "home", "rooms", "a", "--secondary", "b"], "--secondary has no effect"),
         (["entries", "home", "rooms", "--prefix", "a", "--to", "b"], "choose one"),
-        (["get", "home", "none", "a"], "there is no key-value table home/none"),
+        (["get", "home", "none", "a"], "key-value table home/none"),
     ):
         assert says in shell.run("table", *wrong, code=1).stderr.replace("\n", " "), wrong
     remove = ["table", "remove", "home", "rooms", "kitchen"]
@@ -108,7 +108,7 @@ def test_a_transaction_by_its_id(shell: Shell) -> None:
         (["write", *txn, "--lease", "1h"], "--lease has no effect without --into"),
         (["transaction", "abort", *txn, first, "--yes"], "COMMITTED"),
         (["transaction", "show", *txn, "mine"], "mine"),
-        (["transaction", "show", *txn, "00000000-0000-0000-0000-000000000000"], "there is no transaction"),
+        (["transaction", "show", *txn, "00000000-0000-0000-0000-000000000000"], "transaction 00000000-"),
         (["transaction", "begin", *txn, "--lease", "1s"], "lease"),
         (["write", *txn, "--into", lost], "ABORTED"),
         (["write", *txn, "--into", first, "--transaction"], "--transaction has no effect with --into"),

@@ -97,7 +97,7 @@ async def test_a_change_that_is_always_lost_is_given_up() -> None:
         await other.change("n", "the number", one_more, fresh=True)
         return -1
 
-    with pytest.raises(ContentionError, match=f"^the number was changed by others before each of {CHANGE_TRIES}"):
+    with pytest.raises(ContentionError, match=f"{CHANGE_TRIES} .*the number"):
         await table.change("n", "the number", late)
     assert tries == [None, *range(1, CHANGE_TRIES)], "each of the newest"
 

@@ -50,7 +50,7 @@ def test_no_output_is_recorded_over_one_that_is_not_committed_or_by_who_lost_the
         state.apply(RecordOutput("a", SEGMENT, SECOND, None))
     with pytest.raises(InvalidArgumentError, match="the group is at 100"):
         state.apply(RecordOutput("a", SEGMENT, RecordedOutput(0, 120, ()), FIRST))
-    with pytest.raises(InvalidArgumentError, match="is not with reader a"):
+    with pytest.raises(InvalidArgumentError):
         state.apply(Leave("a"), RecordOutput("a", SEGMENT, SECOND, FIRST))
 
 

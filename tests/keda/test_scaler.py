@@ -144,7 +144,7 @@ async def test_what_is_not_there(meters: Meters, asking: Keda) -> None:
         code, said = await refused(answer)
         assert (code, said.partition(":")[0]) == ("NOT_FOUND", "there is no stream home/gas")
     code, said = await refused(asking.value(**meters, metric="lag", readerGroup="nobody"))
-    assert (code, said.partition(" (")[0]) == ("NOT_FOUND", "there is no reader group home/nobody")
+    assert (code, "home/nobody" in said) == ("NOT_FOUND", True)
     request = pb.GetMetricsRequest(scaledObjectRef=asking.ref(meters), metricName="nadi-rate-home-gas")
     assert await refused(asking.ask("GetMetrics", request, pb.GetMetricsResponse)) == (
         "INVALID_ARGUMENT",

@@ -111,9 +111,9 @@ def test_what_stands_in_events_is_printed_as_it_is(
     lines = [line.split(" ", 3)[3] for line in shown.output.splitlines()[: len(messages)]]
     assert lines == ["".join(one if one.isprintable() else " " for one in message) for message in messages]
     assert "no indexer" not in shell.run("search", "query", "home", "logs", "absent").stderr
-    assert "no stream home/other" in shell.run("search", "query", "home", "other", code=1).stderr
+    assert "stream home/other" in shell.run("search", "query", "home", "other", code=1).stderr
     for command in ("query", "status", "stop", "run", "delete"):
-        assert "no scope 'other'" in shell.run("search", command, "other", "logs", code=1).stderr
+        assert "scope 'other'" in shell.run("search", command, "other", "logs", code=1).stderr
 
 
 def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) -> None:

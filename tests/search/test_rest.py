@@ -83,7 +83,7 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
         manager.create_scope("home")
         data = "/v1/data/home"
         assert root.get(f"{data}/searched").json() == []  # before there is a table for it
-        assert "no stream home/logs" in error_of(root.get(f"{data}/streams/logs/search/index"), 404)
+        assert "stream home/logs" in error_of(root.get(f"{data}/streams/logs/search/index"), 404)
         for stream in ("logs", "others", "hits"):
             manager.create_stream("home", stream)
         with manager.create_writer("home", "logs") as writer:

@@ -124,7 +124,7 @@ def test_damage_in_the_middle_is_refused_and_a_repair_keeps_all_else(folder: Pat
     assert (told[2], int(told[1].replace(",", ""))) == (str(path), frame.offset)
     assert str(CorruptLogError(str(path), frame.offset, "")).split(":")[0] in str(refused.value)
     assert up.returncode == 1
-    assert up.stderr.startswith("error: the durable log is damaged"), up.stderr
+    assert up.stderr.startswith("error: the write-ahead log is damaged"), up.stderr
     assert f"byte {frame.offset:,} of" in up.stderr
     assert "Traceback" not in up.stderr
     assert stored(folder) == before, "a refused start has changed data"

@@ -163,7 +163,7 @@ def test_the_server_that_was_there_leaves_the_folder_alone(tmp_path: Path, caplo
 
 
 def test_a_server_that_is_told_so_stops_and_says_why(tmp_path: Path) -> None:
-    with pytest.raises(DataFolderTakenError, match="another server has opened the data folder"):
+    with pytest.raises(DataFolderTakenError):
         asyncio.run(
             serve(Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken.set())
         )

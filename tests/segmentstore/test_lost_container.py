@@ -99,7 +99,7 @@ async def test_a_log_that_says_so_ends_it_whatever_the_parts_believe(
             await writer.ask(append_of(2))
         await until_lost(stores)
         await assert_gone(stores)
-    assert "container 1 ends here: another server has container 1 since epoch 7" in caplog.text
+    assert "container 1 ends here: another server owns container 1 since epoch 7" in caplog.text
 
 
 async def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
@@ -273,7 +273,7 @@ async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
             return opened[0]
 
         monkeypatch.setattr(parts, "open", refused_later)
-        with pytest.raises(UnavailableError, match="another server has container 1"):
+        with pytest.raises(UnavailableError, match="container 1"):
             await stores.two.take(parts)
         assert stores.two.containers == []
         assert not stores.two._writers

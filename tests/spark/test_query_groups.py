@@ -372,7 +372,7 @@ def test_a_query_with_a_group_goes_on_behind_forgotten_epochs(home: Home) -> Non
     home.manager.truncate_stream(home.manager.stream_info("home", "old").tail)
     write(home, "old", 20)
     query.restart(1)
-    with pytest.raises(QueryTruncatedError, match="gone is what lies from home/old: 0=500"):
+    with pytest.raises(QueryTruncatedError, match="home/old: 0=500"):
         query.trigger()
     skipping = Query(home, "old", groupId="old", failOnDataLoss="false")
     skipping.offsets = query.offsets[1:]

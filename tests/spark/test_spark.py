@@ -149,10 +149,10 @@ def a_moment_after() -> int:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"stream": "nothing"}, "there is no stream home/nothing"),
+        ({"stream": "nothing"}, "stream home/nothing"),
         ({"end_stream_cut": nadi.StreamCut("home", "errors", {77: 0}).as_text()}, "never had a segment 77"),
-        ({"start": "yesterday"}, "no bookmark 'yesterday'"),
-        ({"slice": "week-0"}, "no slice 'week-0'"),
+        ({"start": "yesterday"}, "bookmark 'yesterday'"),
+        ({"slice": "week-0"}, "slice 'week-0'"),
         ({"start_streamcut": "head"}, "did you mean 'start_stream_cut'"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_transaction_is_seen_once_it_is_said(shell: Shell, manager: nadi.Strea
 
 
 def test_a_sealed_stream_and_none(shell: Shell, manager: nadi.StreamManager) -> None:
-    assert "no stream home/none" in shell.run("write", "home", "none", code=1, stdin=b"a\n").stderr
+    assert "stream home/none" in shell.run("write", "home", "none", code=1, stdin=b"a\n").stderr
     shell.run("write", "other", "made", "--create", "3", stdin=b"a\n")
     assert len(manager.current_segments("other", "made")) == 3
     manager.seal_stream("other", "made")

@@ -319,8 +319,8 @@ def test_an_export_that_fails_leaves_what_was_there(shell: Shell, tmp_path: Path
     file.write_bytes(b"old")
     for options, says in (
         ([], "is there already"),
-        (["--force", "--from", "none"], "no bookmark 'none'"),
-        (["--force", "--slice", "none"], "no slice 'none'"),
+        (["--force", "--from", "none"], "bookmark 'none'"),
+        (["--force", "--slice", "none"], "slice 'none'"),
         (["--force", "--slice", "none", "--to", "tail"], "have no effect with --slice"),
     ):
         assert says in shell.run("export", "home", "meters", str(file), *options, code=1).stderr.replace("\n", " ")

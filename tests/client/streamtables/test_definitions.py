@@ -68,7 +68,7 @@ def test_a_definition_is_found_by_its_name(manager: StreamManager) -> None:
     assert not tables.drop("by-hand")
     assert tables.drop("plain")
     assert tables.list() == []
-    with pytest.raises(StreamTableNotFoundError, match="no stream table 'by-hand'"):
+    with pytest.raises(StreamTableNotFoundError, match="'by-hand'"):
         tables.get("by-hand")
 
 
