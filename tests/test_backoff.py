@@ -1,4 +1,4 @@
-"""Pauses between tries, and the end of a change that others are always faster with."""
+"""Pauses between retries, and the limit on retries of compare-and-set changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`script/bootstrap` with registries that refuse, and when it is interrupted or run twice at once.
+"""`script/bootstrap` with failing registries, interruptions and concurrent runs.
 
-Python, pip and apt are stood in for by scripts that keep count of their calls; continuous integration runs the
-real ones.
+Scripts that count their calls stand in for Python, pip and apt; continuous integration runs the real ones.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A folder with script/bootstrap in it and stand-ins for what it runs."""
+    """A folder with script/bootstrap and stand-ins for the programs it runs."""
 
     folder: Path
     state: Path
@@ -75,7 +74,7 @@ class Clone:
         )
 
     def run(self, **variables: str) -> tuple[int, list[str]]:
-        """The exit code, and what it said, line by line."""
+        """Run it; return the exit code and the output."""
         process = self.start(**variables)
         _, said = process.communicate(timeout=60)
         return process.returncode, said.splitlines()

@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(site: Path, name: str) -> str:
-    """The page's content, without navigation."""
+    """Return the page's content, without navigation."""
     return (site / "reference" / f"{name}.html").read_text().partition("<article")[2]
 
 
@@ -51,7 +51,7 @@ def text_of(html: str) -> str:
 
 
 def sections(html: str) -> dict[str, str]:
-    """The text under each heading of the second level, by the heading."""
+    """Return the text under each second-level heading, by heading."""
     parts = re.split(r"<h2 [^>]*>(.*?)</h2>", html, flags=re.S)
     return {text_of(head).removesuffix("¶"): text_of(body) for head, body in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -62,7 +62,7 @@ def rows(html: str) -> list[list[str]]:
 
 
 def plain(text: str) -> str:
-    """Text as a page shows it: names of guides are links without their folder and ending."""
+    """Return text as a page shows it: names of guides are links without folder and extension."""
     return " ".join(re.sub(r"docs/([\w-]+)\.md", r"\1", text.replace("`", "")).split())
 
 

@@ -1,4 +1,4 @@
-"""The names of the package are there though they are imported only when asked for."""
+"""All names of the package exist although they are imported on first access."""
 
 from __future__ import annotations
 

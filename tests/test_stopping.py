@@ -52,7 +52,7 @@ async def never() -> None:
 
 
 async def never_whatever() -> None:
-    """It doesn't even end when it is cancelled; for three seconds from then on."""
+    """Never end, not even when cancelled, for three seconds."""
     until = math.inf
     while time.monotonic() < until:
         try:
@@ -164,7 +164,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Doors:
-    """gRPC servers that don't stop, until they really are to."""
+    """gRPC servers that stop only when forced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._made: list[Any] = []
@@ -220,7 +220,7 @@ async def test_folder_server_always_stops(
 
 
 async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If each takes all of its time, and then doesn't notice that it is cancelled."""
+    """Even if each step takes all of its time, and then ignores its cancellation."""
     limits: dict[str, float] = {}
     step = Ending.step
 
@@ -270,7 +270,7 @@ def _start_that_fails_and_stays(
 
 
 def _is_gone(pid: int) -> bool:
-    """If not, it is now."""
+    """Return whether the process has ended; kill it otherwise."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -370,7 +370,7 @@ def test_a_server_starts_beside_many_open_files(tmp_path: Path) -> None:
 
 
 async def test_containers_are_closed_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each waits by itself for a tier 2 that doesn't answer."""
+    """Otherwise each waits separately for a tier 2 that doesn't answer."""
     stopping, count = 0, 3
     all_at_it, really = asyncio.Event(), Container.stop
 

@@ -61,13 +61,15 @@ class Backoff:
 
 
 class Tries:
-    """A counter of compare-and-set attempts on `what`.
+    """A counter of compare-and-set attempts on `subject`.
 
     Each failed attempt means that another change was stored. Pauses are randomized to separate competing callers.
     """
 
-    def __init__(self, what: str, *, sleep: Sleep = asyncio.sleep, chance: Callable[[], float] = random.random) -> None:
-        self._what = what
+    def __init__(
+        self, subject: str, *, sleep: Sleep = asyncio.sleep, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._subject = subject
         self._lost = 0
         self._backoff = Backoff(longest_s=CHANGE_LONGEST_PAUSE_S, sleep=sleep, chance=chance)
 
@@ -78,6 +80,6 @@ class Tries:
         """
         self._lost += 1
         if self._lost == CHANGE_TRIES:
-            raise ContentionError(self._what, self._lost)
+            raise ContentionError(self._subject, self._lost)
         if self._lost > 1:
             await self._backoff.pause()

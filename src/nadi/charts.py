@@ -53,9 +53,9 @@ def spans_of(reports: Iterable[SegmentReport], now_ms: int, since_ms: int = 0) -
         lasted_ms = end_ms - report.created_ms
         if end_ms <= since_ms or lasted_ms <= 0:
             continue
-        gone = report.start_offset / report.end_offset if report.end_offset else 0.0
+        truncated_part = report.start_offset / report.end_offset if report.end_offset else 0.0
         rate = report.end_offset / (lasted_ms / 1000)
-        start_ms, gone_ms = max(report.created_ms, since_ms), report.created_ms + round(gone * lasted_ms)
+        start_ms, gone_ms = max(report.created_ms, since_ms), report.created_ms + round(truncated_part * lasted_ms)
         spans.append(Span(report.segment_id, report.low, report.high, start_ms, end_ms, gone_ms, rate))
     return spans
 
@@ -160,8 +160,8 @@ def _times(field: Grid, columns: int) -> str:
 def _legend(spans: Sequence[Span], most: float) -> str:
     steps = len(SHADES) - 1
     shades = "  ".join(f"{SHADES[i + 1]} to {rate_text(most * (i + 1) / steps)}" for i in range(steps)) if most else ""
-    gone = f"  {GONE} truncated" if any(span.gone_ms > span.start_ms for span in spans) else ""
-    return f"{len(spans):,} segments  {shades}{gone}".rstrip()
+    truncated = f"  {GONE} truncated" if any(span.gone_ms > span.start_ms for span in spans) else ""
+    return f"{len(spans):,} segments  {shades}{truncated}".rstrip()
 
 
 # --- drawn ----------------------------------------------------------------------------------------

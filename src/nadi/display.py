@@ -42,7 +42,7 @@ def record(shown: object) -> str:
         rows += [(_key(key), entry, name) for key, entry in list(value.items())[:ROWS]]
         if len(value) > ROWS:
             rows.append(("", f"and {len(value) - ROWS:,} more", name))
-    lines = [f'<tr>{_th(left)}<td style="{_LINE}left">{_cell(name, value)}</td></tr>' for left, value, name in rows]
+    lines = [f'<tr>{_th(label)}<td style="{_LINE}left">{_cell(name, value)}</td></tr>' for label, value, name in rows]
     return _layout(type(shown).__name__, lines, "")
 
 

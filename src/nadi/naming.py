@@ -69,10 +69,10 @@ def check_name(kind: str, name: str, *, internal: bool = False, max_chars: int =
     return name
 
 
-def check_path(what: str, path: str | os.PathLike[str]) -> Path:
+def check_path(label: str, path: str | os.PathLike[str]) -> Path:
     """Return the path; InvalidArgumentError if it is empty, which Python takes for the current folder."""
     if not os.fspath(path):
-        raise InvalidArgumentError(f"{what} is empty: pass a path, or '.' for the current folder")
+        raise InvalidArgumentError(f"{label} is empty: pass a path, or '.' for the current folder")
     return Path(path)
 
 

@@ -24,22 +24,22 @@ class Ending(AsyncExitStack):
         super().__init__()
         self._unfinished: list[str] = []  # running, failed or timed out
 
-    def step(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, *, after_all: bool = False) -> None:
-        """Add a step: `end` closes `what`, or it is abandoned after limit_s.
+    def step(self, name: str, end: Callable[[], Awaitable[object]], limit_s: float, *, after_all: bool = False) -> None:
+        """Add a step: `end` closes the named object, which is abandoned after limit_s.
 
         after_all: abandon it too if an earlier step failed, because that step's object may still use it.
         """
-        self.push_async_callback(self._end, what, end, limit_s, after_all)
+        self.push_async_callback(self._end, name, end, limit_s, after_all)
 
-    async def _end(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, after_all: bool) -> None:
+    async def _end(self, name: str, end: Callable[[], Awaitable[object]], limit_s: float, after_all: bool) -> None:
         if after_all and self._unfinished:
             return
-        self._unfinished.append(what)  # stays there if it fails or is cancelled: parts of it may still run
-        if await end_within(limit_s, what, end):
-            self._unfinished.remove(what)
+        self._unfinished.append(name)  # stays there if it fails or is cancelled: parts of it may still run
+        if await end_within(limit_s, name, end):
+            self._unfinished.remove(name)
 
 
-async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[object]]) -> bool:
+async def end_within(limit_s: float, name: str, end: Callable[[], Awaitable[object]]) -> bool:
     """Run `end` and return whether it finished in time; otherwise cancel it and log a warning."""
     task = asyncio.get_running_loop().create_task(_awaited(end))  # asyncio.create_task may fail in a simulation
     try:
@@ -48,16 +48,16 @@ async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[obje
         task.cancel()
         raise
     if task.cancelled():  # an earlier step with the same task was cancelled
-        log.warning("closing was cancelled: %s", what)
+        log.warning("closing was cancelled: %s", name)
         return False
     if task.done():
         task.result()
         return True
-    log.warning("not closed within %g s: %s; continuing without it, no acknowledged data is lost", limit_s, what)
+    log.warning("not closed within %g s: %s; continuing without it, no acknowledged data is lost", limit_s, name)
     task.cancel()
     await asyncio.wait([task], timeout=_CANCELLED_S)
     if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("closing %s failed: %s", what, error)
+        log.warning("closing %s failed: %s", name, error)
     return False
 
 

@@ -49,7 +49,7 @@ class SeldomWarning:
 
 class _Logged(NamedTuple):
     kind: type[Exception]
-    what: str
+    text: str
     at: float
 
 
@@ -64,12 +64,12 @@ class Complaints:
 
     def tell(self, thing: str, error: Exception) -> None:
         """Log the error, unless it is already the last one logged for this subject."""
-        kind, what, now = type(error), f"{type(error).__name__}: {error}", self._clock()
+        kind, text, now = type(error), f"{type(error).__name__}: {error}", self._clock()
         last = self._logged.get(thing)
-        if last is None or last.kind is not kind or (last.what != what and now - last.at >= LONGEST_S):
-            self._logged[thing] = _Logged(kind, what, now)
+        if last is None or last.kind is not kind or (last.text != text and now - last.at >= LONGEST_S):
+            self._logged[thing] = _Logged(kind, text, now)
             unforeseen = error if not isinstance(error, NadiError) else None
-            self._logger.warning(f"{self._text}: %s", thing, what, exc_info=unforeseen)
+            self._logger.warning(f"{self._text}: %s", thing, text, exc_info=unforeseen)
 
     def settled(self, thing: str) -> None:
         self._logged.pop(thing, None)

@@ -16,16 +16,16 @@ from nadi.limits import override
     ("text", "wrong"),
     [
         ("foo=1", "unknown limit FOO"),
-        ("peers_bytes=abc", "PEERS_BYTES can't be 'abc': use a whole number above 0"),
-        ("peers_bytes=-5", "PEERS_BYTES can't be '-5': use a whole number above 0"),
-        ("run_least_bytes=4095", "RUN_LEAST_BYTES can't be '4095': use a whole number not below 4096"),
+        ("peers_bytes=abc", "PEERS_BYTES can't be 'abc': use a whole number above 0, such as 268435456"),
+        ("peers_bytes=-5", "PEERS_BYTES can't be '-5': use a whole number above 0, such as 268435456"),
+        ("run_least_bytes=4095", "RUN_LEAST_BYTES can't be '4095': use a whole number not below 4096, such as 131072"),
         (
             "log_file_bytes=10000000",
-            "LOG_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 67108864, not '10000000'",
+            "LOG_FILE_BYTES can't be '10000000': use a multiple of 4096 not below 8192, such as 67108864",
         ),
         (
             "log_first_file_bytes=4096",
-            "LOG_FIRST_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 8388608, not '4096'",
+            "LOG_FIRST_FILE_BYTES can't be '4096': use a multiple of 4096 not below 8192, such as 8388608",
         ),
     ],
 )

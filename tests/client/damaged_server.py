@@ -1,4 +1,4 @@
-"""A server that has lost a file of its data: one chunk of three, of a stream of events, of bytes, and of state."""
+"""A server that has lost a data file: one of three chunks of a stream of events, of bytes, and of state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT = [event(part, number) for part in (0, 2) for number in range(EVENTS)]
 
 
 def chunk_with(folder: Path, data: bytes) -> Path:
-    """The chunk that has the bytes, once one has."""
+    """Wait for the chunk with these bytes, and return its path."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         for path in folder.glob("tier2/**/*"):
@@ -40,7 +40,7 @@ def chunk_with(folder: Path, data: bytes) -> Path:
 
 @contextmanager
 def damaged_server(folder: Path) -> Iterator[str]:
-    """Its address; `folder` is new."""
+    """Yield its address; `folder` is new."""
     chunks = {}
     with (
         nadi.embedded(folder, containers=1, environment={"NADI_LIMITS": LIMITS}) as server,

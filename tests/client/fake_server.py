@@ -1,8 +1,8 @@
-"""A segment store and a controller with behaviour, in memory, for the client's tests.
+"""An in-memory segment store and controller for the client's tests.
 
-The store speaks the real protocol on a loopback socket, through the real one's door (`tests.support.memory_store`).
-`Chaos` says, from a seed, when it drops a connection: before an append is stored, or after it and before it is
-acknowledged. The controller answers the client's protobuf messages without a socket.
+The store speaks the real protocol on a loopback socket (`tests.support.memory_store`). `Chaos` drops connections at
+random, from a seed: before an append is stored, or between storing and acknowledging it. The controller answers the
+client's protobuf messages without a socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.memory_store import MemoryStore
 
 @dataclass
 class Chaos:
-    """Chances, per append, that the connection is dropped."""
+    """Probabilities, per append, that the connection is dropped."""
 
     seed: int = 0
     before: float = 0.0
@@ -91,13 +91,13 @@ class FakeStore(MemoryStore):
             connection.abort()
 
     def add(self, name: str) -> None:
-        """Create it where it is not there yet."""
+        """Create the stream if it doesn't exist."""
         if name not in self.segments:
             self.create(name)
 
 
 class FakeConnection(Connection):
-    """The real one's, less what the store's faults take away."""
+    """The real connection, minus the replies that the store's faults suppress."""
 
     store: FakeStore
 
@@ -179,7 +179,7 @@ class FakeConnection(Connection):
 
 @dataclass
 class FakeStream:
-    """epochs: for each, {segment id: (low, high)}."""
+    """A stream. epochs: for each, {segment id: (low, high)}."""
 
     epochs: list[dict[int, tuple[float, float]]]
     head: dict[int, int]
@@ -202,7 +202,7 @@ class FakeController(ControllerClient):
         return added
 
     def rescale(self, scope: str, stream: str, sealed: list[int], ranges: list[tuple[float, float]]) -> list[int]:
-        """Seal and replace segments at once; the new ids."""
+        """Seal and replace segments; return the new ids."""
         known = self.streams[scope, stream]
         epoch, number = len(known.epochs), max(i & 0xFFFF_FFFF for e in known.epochs for i in e) + 1
         new = {segment_id(number + i, epoch): piece for i, piece in enumerate(ranges)}

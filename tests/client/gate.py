@@ -1,4 +1,4 @@
-"""Between a client and a real segment store: holds back what passes, or cuts connections in the middle of it.
+"""A proxy between a client and a real segment store that delays traffic or cuts connections in the middle of it.
 
 A cut forwards all accepted bytes to the store, and loses answers, so that the client can't know the outcome.
 """
@@ -52,7 +52,7 @@ class Gate:
                 threading.Thread(target=self._pass, args=(client,), daemon=True).start()
 
     def _pass(self, client: socket.socket) -> None:
-        """Passes both ways until both have ended, and closes both sockets."""
+        """Forward in both directions until both have ended, and close both sockets."""
         with client, contextlib.suppress(OSError), socket.create_connection(self._store) as store:
             for one in (client, store):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,7 +89,7 @@ def _end(one: socket.socket) -> None:
 
 @contextmanager
 def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gate]]:
-    """A client of the server at `uri` whose connections to the segment store lead through a gate."""
+    """Yield a client of the server at `uri` whose connections to the segment store pass a gate."""
     gate = Gate(store)
 
     async def segment_endpoint(segment: str) -> tuple[str, int]:
@@ -105,7 +105,7 @@ def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gat
 
 @asynccontextmanager
 async def relayed(uri: str, budgets: Iterable[int]) -> AsyncIterator[tuple[aio.StreamManager, Gate]]:
-    """As `gated`, for asyncio."""
+    """Like `gated`, for asyncio."""
     async with aio.StreamManager(uri) as manager:
         controller = stores_of(manager).controller
         gate = Gate(await controller.segment_endpoint("sc/st/0.#epoch.0"), budgets)

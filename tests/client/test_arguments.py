@@ -1,4 +1,4 @@
-"""Every public method, called with one argument that is wrong and all others right: each is refused by name."""
+"""Every public method, called with one invalid argument: each call is rejected."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ ANYTHING |= {"Transaction.write_batch.routing_keys", "ValueTransaction.write_bat
 
 
 class World:
-    """One of each class, and what a good call is given."""
+    """An object of each class, and valid arguments."""
 
     def __init__(self, manager: StreamManager) -> None:
         self.manager = manager

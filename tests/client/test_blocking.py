@@ -1,4 +1,4 @@
-"""The blocking face: the same client in a thread, against a store in another process."""
+"""The blocking client against a store in another process."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_ctrl_c_cancels_the_call_in_the_loop() -> None:
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """By Ctrl-C, in a moment."""
+    """Raise KeyboardInterrupt shortly."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -1,4 +1,4 @@
-"""Cuts, bookmarks, slices, narrowed reading and looking back against the whole server."""
+"""Cuts, bookmarks, slices, reads by routing key and cuts before n events, against a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(manager: StreamManager, stream: str, numbers: range) -> None:
 
 
 def scaled(manager: StreamManager, stream: str) -> list[StreamCut]:
-    """A stream of 400 events and four cuts of it, a split and a merge between them."""
+    """Create a stream of 400 events, with a split and a merge between four cuts of it."""
     manager.create_stream("home", stream, 2)
     cuts = [manager.stream_info("home", stream).head]
     write(manager, stream, range(3))
@@ -233,7 +233,7 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
 
 
 def test_position_with_waiting_segments_is_narrowed(manager: StreamManager) -> None:
-    """The cut stands before a merged segment on one side only: a reader of the other side's keys begins with it."""
+    """The cut is before a merged segment on one side only: a reader of the other side's keys starts with it."""
     manager.create_stream("home", "halves")
     manager.scale_stream("home", "halves", [0], [(0.0, 0.5), (0.5, 1.0)])
     write(manager, "halves", range(2))

@@ -17,7 +17,7 @@ from tests.support.waiting import until_async
 
 
 class Answers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers once it is let go; breaks off the first call, as a server does that is stopped, if it `stops`."""
+    """A call that answers once it is released; with `stops`, the first call is aborted, as by a stopping server."""
 
     def __init__(self, *, stops: bool = False) -> None:
         self.goes_on, self.stops = asyncio.Event(), stops

@@ -1,4 +1,4 @@
-"""Byte streams as files, against the whole server in a process of its own."""
+"""Byte streams as files, against a server in another process."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_connections_cut_with_several_appends_in_flight(uri: str, manager: Strea
 
 
 def test_racing_writers_store_complete_writes_in_order(uri: str, manager: StreamManager) -> None:
-    """Their writes are equally long, so that one's bytes just fill the place of the other's that was refused."""
+    """Their writes have equal lengths, so that one writer's bytes could exactly replace the other's rejected ones."""
     manager.create_stream("sc", "race")
     size, rounds, lost = 256 << 10, 12, 0
 

@@ -48,7 +48,7 @@ async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
 
 
 class Server(asyncio.Protocol):
-    """Answers nothing but the greeting. ended: with how its connection ended."""
+    """A server that answers only the greeting. ended: the error that ended its connection."""
 
     def __init__(self, ended: asyncio.Future[Exception | None]) -> None:
         self.ended = ended
@@ -61,7 +61,7 @@ class Server(asyncio.Protocol):
 
 
 async def end_of(*, asks: bool) -> Exception | None:
-    """What a server's connection ended with that a client closed, when it had an answer to come or none."""
+    """Return the error that ended a server's connection when a client closed it, with or without a pending answer."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Exception | None] = loop.create_future()
     server = await loop.create_server(lambda: Server(ended), "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""Conditional appends while the store drops connections: before it stored an append, and after."""
+"""Conditional appends while the store drops connections before or after it stores them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_large_pieces_with_several_in_flight() -> None:
 
 
 async def test_sessions_are_replaced_with_appends_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when their tokens end soon: each byte and each event is stored once and in order."""
+    """As when tokens expire soon: each byte and each event is stored once and in order."""
     chance = random.Random(6)
     monkeypatch.setattr(OpenSession, "is_due", property(lambda _: chance.random() < 0.3))
     async with world() as here:

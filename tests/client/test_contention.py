@@ -1,4 +1,4 @@
-"""A record of a table that several clients change at the same time."""
+"""A table record changed concurrently by several clients."""
 
 from __future__ import annotations
 

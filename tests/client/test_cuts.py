@@ -1,4 +1,4 @@
-"""The algebra of stream cuts, against a model that knows of each segment how much of it was read."""
+"""The algebra of stream cuts, against a model of the bytes read from each segment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cells(piece: Any) -> range:
 
 @dataclass
 class FakeStream:
-    """A stream sc/st with a history of scalings, as StreamCuts asks controller and stores for it."""
+    """A stream sc/st with a history of scalings, as StreamCuts queries it from controller and stores."""
 
     history: EpochHistory
     lengths: dict[int, int]
@@ -83,7 +83,7 @@ class FakeStream:
 
 @st.composite
 def streams(draw: st.DrawFn) -> FakeStream:
-    """Up to five scalings, each a split or a merge."""
+    """Draw up to five scalings, each a split or a merge."""
     history = EpochHistory([first_epoch(draw(st.sampled_from([1, 2, 4])), 0)])
     for epoch in range(draw(st.integers(0, 5))):
         active = history.epoch(epoch)
@@ -101,7 +101,7 @@ def streams(draw: st.DrawFn) -> FakeStream:
 
 @st.composite
 def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
-    """Where a reader may stand: segments read to their ends stay in the cut until it looks for what follows."""
+    """Draw a cut that a reader can reach: completed segments stay in the cut until it looks for their successors."""
     active = {segment.id: 0 for segment in stream.history.epoch(0)}
     waiting: dict[int, set[int]] = {}  # segments to begin, with the cells that are ready for them
     for _ in range(draw(st.integers(0, 14))):

@@ -1,4 +1,4 @@
-"""Where data is damaged, one wants to truncate up to it, or to cut around it: its two ends are positions of a cut."""
+"""Truncation and cuts around damage: both its ends are valid positions of a cut."""
 
 from __future__ import annotations
 

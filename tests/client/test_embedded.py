@@ -1,4 +1,4 @@
-"""The client against the whole server, in a process of its own."""
+"""The client against a server in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event time against the whole server: what writers note, the windows of readers, cuts for a time."""
+"""Event time against a server: noted times, windows of readers, cuts for a time."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def until(look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
 
 
 def reached(manager: StreamManager, stream: str, timestamp_ms: int) -> StreamCut:
-    """The cut after that time, once there is one."""
+    """Wait for the cut after that time, and return it."""
     cuts = manager.cuts("sc", stream)
     return until(lambda: cuts.after_event_time(timestamp_ms))
 
 
 def await_a_round(manager: StreamManager) -> None:
-    """Return once the controller has looked at all streams again."""
+    """Return once the controller has checked all streams again."""
     stream = new_stream(manager)
     with manager.create_writer("sc", stream) as writer:
         writer.note_time(1).result(60)
@@ -86,7 +86,7 @@ def await_a_round(manager: StreamManager) -> None:
 def times(
     manager: StreamManager, stream: str, start: StreamCut | None = None, end: StreamCut | None = None
 ) -> list[int]:
-    """The events, which are their own times here."""
+    """Return the events, which are their times here."""
     end = end or manager.cuts("sc", stream).tail()
     return sorted(int(event.data) for event in manager.read_events("sc", stream, start=start, end=end))
 
@@ -476,7 +476,7 @@ def test_an_event_with_an_unknown_end_does_not_keep_later_cuts_back(manager: Str
 
 
 def test_several_writers_scaling_and_a_crash_between(server: RestartableServer, manager: StreamManager) -> None:
-    """Events are their times; the writers' times differ, and grow by chance."""
+    """Events are their times; the writers' times differ, and grow at random."""
     rng = random.Random(7)
     stream = new_stream(manager, 2, timestamp_aggregation_timeout_ms=60_000)
     cuts = manager.cuts("sc", stream)

@@ -1,4 +1,4 @@
-"""Cuts by events' own times, against plain Python, however the events came and in whatever order."""
+"""Cuts by event time, against plain Python, for events in any order and written in any way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two faces of the client are one: what one can do the other can, by the same names and arguments, and says so."""
+"""The blocking and the asynchronous client have the same methods, arguments and documentation."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ WAIT_FOR_OTHERS = {
 
 @pytest.mark.parametrize("name", shared_classes())
 def test_default_timeout_is_the_clients(name: str) -> None:
-    """One rule: no call has a time of its own for a server that doesn't answer."""
+    """No call has a separate timeout for a server that doesn't answer."""
     own = {
         method
         for method, function in methods(getattr(aio, name))

@@ -32,7 +32,7 @@ def write(manager: StreamManager, text: str) -> None:
 
 
 def scale(manager: StreamManager, times: int) -> None:
-    """The lower half is split and joined; the segment of the upper half stays."""
+    """Split and merge the lower half; the segment of the upper half stays."""
     for _ in range(times):
         first, second, *others = sorted(manager.current_segments(*STREAM), key=lambda piece: piece.low)
         if others:

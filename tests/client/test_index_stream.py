@@ -1,4 +1,4 @@
-"""Index streams against the whole server: records, search, truncation, and what writers refuse."""
+"""Index streams against a server: records, search, truncation, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = ("time", "offset")
 
 
 def write(manager: StreamManager, stream: str, count: int, *, size: int | None = None) -> None:
-    """Records with time 10, 20, ... and offset 1, 2, ..."""
+    """Write records with time 10, 20, ... and offset 1, 2, ..."""
     manager.create_stream("sc", stream)
     with manager.create_index_writer("sc", stream, BOTH, record_size=size) as writer:
         for n in range(1, count + 1):
@@ -224,7 +224,7 @@ def test_the_head_is_dropped_up_to_a_value(manager: StreamManager) -> None:
 
 
 def test_a_head_within_a_record(manager: StreamManager) -> None:
-    """As official writers may leave it: their `truncate` takes any offset."""
+    """Official writers can leave it there: their `truncate` takes any offset."""
     write(manager, "within", 5)
     with manager.create_byte_writer("sc", "within") as writer:
         writer.truncate_before(SIZE + 1)
@@ -235,7 +235,7 @@ def test_a_head_within_a_record(manager: StreamManager) -> None:
 
 
 def test_a_search_goes_on_while_the_head_is_dropped(uri: str, manager: StreamManager) -> None:
-    """At each step of the search everything up to there is gone."""
+    """At each step of the search, everything up to its position is truncated."""
     write(manager, "racing", 64)
 
     async def search() -> int:
@@ -356,7 +356,7 @@ def test_with_its_client_a_writer_and_a_reader_are_closed(uri: str, manager: Str
 
 
 def test_records_are_events(manager: StreamManager) -> None:
-    """The official format has it so; nadi's readers, Spark and exports can take them."""
+    """As in the official format; nadi's readers, Spark and exports can read them."""
     write(manager, "as-events", 3, size=100)
     with manager.create_reader("sc", "as-events", end=manager.stream_info("sc", "as-events").tail) as reader:
         assert [len(event) for _, block in reader for event in block] == [92] * 3

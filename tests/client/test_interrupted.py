@@ -16,8 +16,9 @@ _ops: dict[CodeType, dict[int, str]] = {}
 
 
 class Interrupt:
-    """A trace function that raises KeyboardInterrupt at one of the places where CPython looks for signals: at a
-    function's start, after a call of a builtin one, and where a loop goes round."""
+    """A trace function that raises KeyboardInterrupt at one of the points where CPython checks for signals: function
+    entry, return from a builtin call, and the end of a loop iteration.
+    """
 
     def __init__(self, at: int) -> None:
         self.where = ""

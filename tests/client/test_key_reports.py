@@ -1,4 +1,4 @@
-"""What writers report of their keys: picks that stand for all, from every way to write, to servers that take it."""
+"""Key reports of writers: samples that represent all events, from every way to write, to servers that accept them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITER = bytes(16)
 
 
 class Sampled:
-    """A sampler, its clock, and what it reported."""
+    """A sampler, its clock, and its reports."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -113,7 +113,7 @@ def test_old_keys_are_not_reported() -> None:
 
 
 def test_keys_of_a_batch() -> None:
-    """One by one, in blocks with a key each, in blocks with one key for all, and mixed."""
+    """Single events, blocks with a key for each event, blocks with one key for all, and a mix."""
     routes = Routes([(0.0, 1.0, "only")])
     batch = EventBatch()
     keys: list[str | None] = []
@@ -137,7 +137,7 @@ def test_keys_of_a_batch() -> None:
 
 
 async def reported(w: World, write: Callable[[int], Awaitable[object]]) -> SegmentLoad:
-    """The load once the server knows keys; `write` is called with ascending numbers until then."""
+    """Return the load once the server knows keys; `write` is called with ascending numbers until then."""
     async with asyncio.timeout(60):
         for number in range(100_000):
             await write(number)
@@ -211,7 +211,7 @@ async def test_a_byte_stream_has_a_load_and_no_keys() -> None:
 
 
 class OlderConnection(FakeConnection):
-    """Of a server that knows no reports, as any other that speaks the protocol."""
+    """The connection of a server without key reports."""
 
     def _dispatch(self, command: wire.Command) -> None:
         if isinstance(command, wire.ReportKeys):
@@ -239,7 +239,7 @@ async def test_server_without_key_reports_gets_none(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("soon")
 async def test_splits_follow_the_keys() -> None:
-    """Reports of each segment name keys of that segment alone."""
+    """Reports of a segment contain only keys of that segment."""
     async with world(segments=4) as w:
         writer = await w.manager.create_writer("sc", "st")
         async with asyncio.timeout(60):

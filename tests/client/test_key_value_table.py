@@ -1,4 +1,4 @@
-"""Key-value tables against the whole server in a process of its own."""
+"""Key-value tables against a server in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts of moments, from the client through the whole server, over scalings, transactions and crashes."""
+"""Cuts at points in time, through client and server, over scalings, transactions and crashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = [f"meter {n}" for n in range(20)]
 
 
 def a_moment_after() -> int:
-    """A millisecond that begins only now."""
+    """Return a millisecond that starts only now."""
     now_ms = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 == now_ms:
         time.sleep(0.0002)

@@ -25,7 +25,7 @@ MOVES = 6
 
 
 class Cluster:
-    """A controller that knows which store has a container, once that has it."""
+    """A controller that knows the store of a container once that owns it."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -53,7 +53,7 @@ class Cluster:
         return await self._store_of(segment).exchange(command)
 
     async def move(self) -> None:
-        """The next container goes to the other store."""
+        """Move the next container to the other store."""
         number = self.moves % CONTAINERS
         origin = self._where[number]
         target = self._stores.two if origin is self._stores.one else self._stores.one
@@ -81,7 +81,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Cluster, StreamManager]]:
 
 
 class User:
-    """Does something again and again until all moves are made; `done` counts."""
+    """A task that repeats an operation until all moves are done; `done` counts."""
 
     def __init__(self, made: Cluster) -> None:
         self._made = made
@@ -89,7 +89,7 @@ class User:
         self._step = asyncio.Event()
 
     def goes_on(self) -> bool:
-        """Asked before each round."""
+        """Return whether to start another round."""
         self.done += 1
         self._step.set()
         return self._made.moves < MOVES

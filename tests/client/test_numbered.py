@@ -1,4 +1,4 @@
-"""IdempotentWriter: writers that end at any moment, others that begin again, streams that split and merge meanwhile."""
+"""IdempotentWriter: writers that die at any moment, successors, and streams that split and merge meanwhile."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_two_concurrent_writers_lose_and_duplicate_nothing() -> None:
 
 
 async def test_two_writers_on_one_connection_lose_and_duplicate_nothing(server: nadi.standalone.EmbeddedServer) -> None:
-    """To the server they are one writer, which may say the same number twice."""
+    """The server sees one writer, which may send the same number twice."""
     async with StreamManager(server.controller_uri) as manager:
         await manager.create_scope("two")
         await manager.create_stream("two", "st", 1)
@@ -130,7 +130,7 @@ async def test_older_of_two_writers_on_one_connection_fails_once() -> None:
 
 
 async def test_events_written_by_another_since_are_skipped() -> None:
-    """As what a killed process had on its way, and which comes after its successor has begun."""
+    """As after a killed process whose last events arrive after its successor has started."""
     writer_id = uuid4().bytes
     events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(100)]
     async with world() as here:
@@ -215,7 +215,7 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
 async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Until then another writer of the id may add to it, which would be written twice."""
+    """Until then another writer with the id may add to it, and events would be written twice."""
     writer_id = uuid4().bytes
     async with world() as here:
 

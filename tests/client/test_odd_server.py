@@ -1,4 +1,4 @@
-"""A segment store that answers with what answers nothing: each call says so with an error that names both."""
+"""A segment store with unexpected replies: each call raises an error that names request and reply."""
 
 from __future__ import annotations
 

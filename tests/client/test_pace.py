@@ -1,4 +1,4 @@
-"""Small appends that follow others still under way, where acknowledgements are slow: when, how many, and in order."""
+"""Pipelining of small appends if acknowledgements are slow: timing, number and order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_waiting_appends_follow_each_other_at_once(clock: Clock) -> None:
 
 
 async def test_one_slow_append_does_not_delay_later_ones(clock: Clock) -> None:
-    """As after an outage: it was sent before, and is acknowledged after it."""
+    """As after an outage: it was sent before, and is acknowledged after the others."""
     slow, sent = paced(clock, 600.0), asyncio.Event()
     slow.next_notice(EventBatch(), sent.set)
     before = batch()
@@ -123,7 +123,7 @@ async def test_one_slow_append_does_not_delay_later_ones(clock: Clock) -> None:
 
 
 async def test_events_of_sealed_segments_go_to_the_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was two at a time, each pair after an acknowledgement: seconds, where those are slow."""
+    """Not two at a time, each pair after an acknowledgement, which takes seconds with slow ones."""
     monkeypatch.setattr(pace, "SLOW_S", 0.0)
     async with world(segments=2) as here:
         writer = await here.manager.create_writer("sc", "st")
@@ -151,7 +151,7 @@ async def test_events_of_sealed_segments_go_to_the_successor_at_once(monkeypatch
 def test_events_reach_a_slow_store_without_waiting_for_those_before(
     uri: str, server: nadi.standalone.EmbeddedServer, manager: StreamManager
 ) -> None:
-    """And are in it once, in order, where its answers are lost with the connection while several are under way."""
+    """They are stored once, in order, even if answers are lost with the connection while several are in flight."""
     manager.create_stream("sc", "slow", 1)
     with gated(uri, server.store_address) as (client, gate), client.create_writer("sc", "slow") as writer:
         gate.changed = lambda data: [time.sleep(3 * SLOW_S) or data]  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""Readers and a store that is away, refuses, keeps back or has damaged what they ask for: each wait has its end."""
+"""Readers of a store that is down, refuses, delays or has damaged the data: each wait ends."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_reader_continues_after_a_timeout(trouble: str) -> None:
 
 @pytest.mark.parametrize("reply_bytes", [42_799, 95_325, 2_713, 53_773, 116_508])
 async def test_the_few_last_bytes_of_a_short_reply(reply_bytes: int) -> None:
-    """A server gives at least eight bytes: more than the rest that was asked for, while the next read is in flight."""
+    """A server returns at least eight bytes: more than were requested, while the next read is in flight."""
     assert READ_REPLY_MAX_BYTES % reply_bytes in range(1, 9)
     events = [number.to_bytes(2, "big") * 500_000 for number in range(7)]
     async with world(1, Chaos(largest_read=reply_bytes)) as w:
@@ -163,7 +163,7 @@ async def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
 
 
 async def waits_for(w: World, reader: Any, event: bytes) -> None:
-    """Longer than the client does for its server."""
+    """Longer than the client waits for its server."""
     waiting = asyncio.create_task(reader.next_block())
     assert w.controller.timeout_s == TIMEOUT_S
     await asyncio.sleep(4 * TIMEOUT_S)

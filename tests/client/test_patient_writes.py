@@ -1,7 +1,6 @@
-"""Writers and a store that ends their connections, keeps silent, or has lost what they write to: each wait has its end.
+"""Writers to a store that drops connections, is silent, or has lost the segment: each wait ends.
 
-The events of event writers, what transactions write, and large events are written by one class; so are bytes and
-shared state.
+Events, transactions and large events are written by one class; bytes and shared state by another.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ async def test_write_to_a_silent_store_times_out(write: Write, trouble: str) -> 
 
 @pytest.mark.parametrize("write", [*BYTES, event, record, shared_state], ids=lambda write: write.__name__)
 async def test_full_store_raises_storage_full_error(write: Write) -> None:
-    """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
+    """Streams of events and bytes wait for space for `ack_timeout`; a change of shared state doesn't wait."""
 
     async with world(1) as w:
         await anext(begun := write(w))
@@ -158,7 +157,7 @@ async def test_byte_writer_stays_failed_after_a_timeout() -> None:
 
 
 async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
-    """Longer than the writer's time in all, and never so long without anything stored."""
+    """In total longer than the writer's timeout, but never that long without progress."""
 
     async with world(1) as w:
         writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=3.0)

@@ -1,4 +1,4 @@
-"""The reader: slices, the tail, order across splits and merges, positions that can be resumed."""
+"""The reader: slices, the tail, order across splits and merges, resumable positions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A reader without a group: a program that stores its position before it handles a block repeats nothing, after it
-loses nothing, wherever it is killed."""
+"""A reader without a group: a program that stores its position before it handles a block repeats nothing, and one that
+stores it after loses nothing, whenever it is killed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _streams = count()
 
 
 def main(uri: str, stream: str, order: str, folder: str) -> None:
-    """The program that is killed: it handles an event by appending it to a file."""
+    """The killed program: it handles an event by appending it to a file."""
     place, temporary = Path(folder, "position"), Path(folder, "position.new")
     start = StreamCut.from_text(place.read_text()) if place.exists() else None
     with StreamManager(uri) as manager, open(Path(folder, "got"), "ab", buffering=0) as got:

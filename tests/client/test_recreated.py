@@ -1,4 +1,4 @@
-"""A handle to what was deleted and recreated under its name says so, and does nothing to the new one."""
+"""Handles of deleted and recreated streams raise, and don't change the new stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is gone while readers wait: each says so within the client's time, and goes on when it is back."""
+"""A server that dies while readers wait: each raises within the client's timeout, and continues after a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 
 
 class Away:
-    """A server that can be killed and started again at its address, and a client of it."""
+    """A server that can be killed and restarted at its address, and a client of it."""
 
     def __init__(self, folder: Path) -> None:
         self._port, self._folder = free_port(), folder
@@ -35,7 +35,7 @@ class Away:
         self.server = nadi.embedded(self._folder, port=self._port, containers=1)
 
     def be_impatient(self) -> None:
-        """From now on the client waits for its server for a second; until then it has as long as others."""
+        """Set the client's timeout to a second from now on."""
         stores_of(self.manager._core).controller.timeout_s = TIMEOUT_S
 
 
@@ -108,7 +108,7 @@ def test_blocking_readers_report_a_dead_server_and_continue_after_restart(away: 
 
 
 def _again(read: Callable[[], Any]) -> Any:
-    """What it gives once the client has found its server again."""
+    """Return the call's result once the client has reconnected."""
     for _ in range(60):
         try:
             return read()
@@ -118,7 +118,7 @@ def _again(read: Callable[[], Any]) -> Any:
 
 
 def test_suspended_server_is_detected_within_the_clients_timeout(away: Away) -> None:
-    """A read at the tail waits for no answer; that no word comes at all tells."""
+    """A read at the tail expects no answer, but detects that not even keep-alives arrive."""
     manager = away.manager
     manager.create_scope("still")
     manager.create_stream("still", "t", 1)
@@ -137,7 +137,7 @@ def test_suspended_server_is_detected_within_the_clients_timeout(away: Away) -> 
 
 
 def test_no_call_waits_longer_than_the_clients_timeout(away: Away) -> None:
-    """All at once, so that each has the server as it was left: with open connections that say nothing."""
+    """All concurrently, so that each finds open but silent connections."""
     manager = away.manager
     manager.create_scope("sc")
     for stream in ("events", "bytes", "map"):

@@ -1,4 +1,4 @@
-"""Shared structures against the whole server in a process of its own."""
+"""Shared structures against a server in another process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Any interleaving of clients that share state equals doing their calls one after another.
+"""Any interleaving of clients that share state is equivalent to a serial order of their calls.
 
-The clients are the real ones over a log in memory, whose every call waits twice until the test lets it go
-on: before it has its effect, and before its caller hears of that. Hypothesis chooses who goes on.
+Real clients use an in-memory log, whose calls pause twice until the test resumes them: before they take effect, and
+before they return. Hypothesis chooses which call to resume.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = ("a", "b")
 
 @dataclass
 class Done:
-    """A call that ended: the revision it knew then, and whether it wrote the record that ends there."""
+    """A finished call: the revision known at its end, and whether it wrote the record that ends there."""
 
     revision: int
     wrote: bool

@@ -1,4 +1,4 @@
-"""What an update of a stream's configuration changes and what it keeps, in both faces."""
+"""Changed and unchanged settings in updates of a stream's configuration, blocking and asynchronous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers and readers with serializers, against a real server, in both faces."""
+"""Writers and readers with serializers, against a server, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_reader_of_values_goes_on_from_its_position(nadi_manager: StreamManage
 
 
 class Unsteady(EventDecoder[str]):
-    """Can't fetch a schema the first time."""
+    """A schema source whose first request fails."""
 
     def __init__(self) -> None:
         self.asked = 0

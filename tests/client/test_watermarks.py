@@ -1,4 +1,4 @@
-"""Cuts for an event time and windows, from watermarks made by the controller's own rules, over a model of a stream."""
+"""Cuts for an event time and windows, from watermarks of the controller's rules, over a model of a stream."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SLOW_NOTE: Scene = [
 
 
 class Model:
-    """One segment whose events are their times, each one byte long; notes take their way to the controller."""
+    """One segment of one-byte events that are their times; noted times reach the controller after a delay."""
 
     def __init__(self) -> None:
         self.events: list[int] = []
@@ -94,7 +94,7 @@ class Model:
         self.watermarks += verdict.watermarks
 
     async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
-        """In place of `watermarks`: an entry's place is its number."""
+        """A stand-in for `watermarks`: an entry's position is its number."""
         first = of[3] if len(of) > 3 else 0
         for number, watermark in enumerate(self.watermarks[first:], start=first + 1):
             yield number, watermark
@@ -150,7 +150,7 @@ def test_windows_of_an_advancing_reader(scene: list[tuple[str, int, int, int]], 
 
 
 class _Stores:
-    """Knows one segment with all keys, and two that share them."""
+    """A stand-in that knows a segment with all keys, and two that share them."""
 
     @property
     def controller(self) -> _Stores:

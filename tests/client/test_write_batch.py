@@ -1,4 +1,4 @@
-"""write_batch stores what one-by-one writes would, whatever form the events have and whatever happens meanwhile."""
+"""write_batch stores the same as single writes, for every type of input and whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chunked(draw: Any, array: pa.Array) -> pa.ChunkedArray:
 
 @st.composite
 def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
-    """Events (`+` before those with a key, else `-`) and keys as lists, and both in a form that write_batch takes."""
+    """Draw events (`+` before those with a key, else `-`) and keys as lists, and both as input of write_batch."""
     payloads: list[bytes] = draw(EVENTS)
     kinds_of_keys = ["one", "list", "strings", "large", "view", "nulls", "dictionary", "chunked", "chunked dictionary"]
     kinds_of_keys += ["dictionary of views"]
@@ -229,7 +229,7 @@ async def test_a_split_divides_what_was_not_acknowledged(arrow: bool) -> None:
 
 
 def test_threads_keep_the_order_of_their_keys_over_splits(manager: nadi.StreamManager) -> None:
-    """One thread writes batches, another single events, to the same keys, while segments split and merge."""
+    """One thread writes batches, another single events, to the same keys, during splits and merges."""
     names = [f"k{i}" for i in range(8)]
     manager.create_stream("sc", "threads", 2)
     with manager.create_writer("sc", "threads") as writer:

@@ -1,4 +1,4 @@
-"""The writer against a store that drops connections, seals segments and runs full."""
+"""The writer against a store that drops connections, seals segments and fills up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .world import World, world
 
 
 def in_order(events: list[bytes]) -> dict[bytes, list[int]]:
-    """For events `key:number`: each key's numbers in the order they are stored."""
+    """Group events `key:number` by key: each key's numbers in the order they are stored."""
     found: dict[bytes, list[int]] = {}
     for event in events:
         key, _, number = event.partition(b":")
@@ -64,7 +64,7 @@ async def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
 
 
 def rescale_somehow(w: World, choice: random.Random) -> None:
-    """Split one segment, or merge two neighbours."""
+    """Split a segment, or merge two adjacent ones."""
     current = sorted(w.controller.streams["sc", "st"].epochs[-1].items(), key=lambda item: item[1])
     if len(current) > 1 and choice.random() < 0.5:
         at = choice.randrange(len(current) - 1)

@@ -1,4 +1,4 @@
-"""One client, one fake store, one fake controller, for the length of a test."""
+"""A client, a fake store and a fake controller for the length of a test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class World:
     controller: FakeController
 
     def stored(self, segment_id: int, stream: str = "st") -> list[bytes]:
-        """The events in a segment of the stream sc/st."""
+        """Return the events in a segment of the stream sc/st."""
         data = memoryview(bytes(self.store.segments[segment_name("sc", stream, segment_id)].data))
         block, size = whole_events(data)
         assert size == len(data)
         return list(block)
 
     def all_stored(self) -> list[bytes]:
-        """The events of the stream, older epochs first."""
+        """Return the events of the stream, older epochs first."""
         ids = dict.fromkeys(i for epoch in self.controller.streams["sc", "st"].epochs for i in epoch)
         return [event for i in ids for event in self.stored(i)]
 

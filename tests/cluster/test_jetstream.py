@@ -53,5 +53,5 @@ def test_another_server_has_all_that_one_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_log_needs_a_store() -> None:
-    with pytest.raises(InvalidArgumentError, match="^log "):
+    with pytest.raises(InvalidArgumentError, match=r"^log "):
         nadi.embedded(log="nats://127.0.0.1/LOG")

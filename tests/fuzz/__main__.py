@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz --inputs 1000000`: random and damaged input for everything strangers can send to.
+"""`python -m tests.fuzz --inputs 1000000`: random and damaged input for every interface open to strangers.
 
-Four targets: the wire decoder and the RPC handlers in this process, the wire port and the RPC port of live
-servers, at which a canary writes and reads meanwhile. A run ends with a Finding, or with a report a target.
-The same seed gives the same inputs.
+Four targets: the wire decoder and the RPC handlers in this process, and the wire port and the RPC port of live servers,
+where a canary writes and reads meanwhile. A run ends with a Finding, or with a report for each target. The same seed
+gives the same inputs.
 """
 
 from __future__ import annotations

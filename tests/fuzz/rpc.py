@@ -1,7 +1,7 @@
-"""The controller's RPCs under fuzz: each deserialiser and handler in this process, and a live server's port.
+"""Fuzzing of the controller's RPCs: each deserializer and handler in this process, and a live server's port.
 
-Nothing may leave a handler but a reply or an agreed code: not UNKNOWN, which makes the Python client stall,
-nor INTERNAL, which stands for a fault of ours.
+A handler may only return a reply or an agreed code: not UNKNOWN, which makes the Python client stall, nor INTERNAL,
+which means a fault of the server.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class _AbortError(Exception):
 
 
 class _AnsweredError(BaseException):
-    """Ends a call that would be answered again and again; no handler takes it for an error."""
+    """Ends a call with a response stream; handlers don't treat it as an error."""
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply
 
 
 class _Context:
-    """What a handler is given besides its request."""
+    """The context that a handler gets with its request."""
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"

@@ -1,4 +1,4 @@
-"""The wire protocol under fuzz: the decoder alone, and the port of a live server."""
+"""Fuzzing of the wire protocol: the decoder alone, and the port of a live server."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _append(chance: random.Random) -> bytes:
 
 
 def _known(chance: random.Random, frame: bytes) -> bytes:
-    """A conditional append mostly after its writer's setup: else it ends the connection at once."""
+    """Return a conditional append, mostly after its writer's setup: without it, the connection ends at once."""
     if _HEADER.unpack_from(frame)[0] != wire.ConditionalAppend.code or chance.random() < 0.1:
         return frame
     return encode(wire.SetupAppend(1, frame[8:24], chance.choice(SEGMENTS), "")) + frame
@@ -126,7 +126,7 @@ BATCH = 32
 
 
 def decode_all(seed: int, inputs: int) -> Report:
-    """Feed a decoder in random chunks: it gives commands or raises ProtocolError, and nothing else."""
+    """Feed a decoder in random chunks: it returns commands or raises ProtocolError."""
     chance, report = random.Random(seed), Report("wire decoder", seed)
     each = max(1, inputs // 20)
     for number in range(inputs):
@@ -222,8 +222,9 @@ async def fuzz_port(address: tuple[str, int], pid: int, seed: int, inputs: int, 
 
 
 async def _converse(address: tuple[str, int], batch: list[bytes], last: bytes = b"") -> tuple[int, bool]:
-    """How many of the batch were handled, and whether one of them ended the connection; if none did, `last`
-    is sent as the last of this connection, which the server must then close."""
+    """Return how many inputs of the batch were handled, and whether one ended the connection; if none did, `last` is
+    sent as the last of this connection, which the server must then close.
+    """
     reader, writer = await asyncio.open_connection(*address)
     answers, echoes, handled = Decoder(), 0, False
     try:

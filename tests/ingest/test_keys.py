@@ -1,4 +1,4 @@
-"""One field, one rule for keys: the same line goes to the same segment, or is refused, by whichever way it comes in."""
+"""The rule for key fields: the same line goes to the same segment, or is rejected, by every route."""
 
 from __future__ import annotations
 

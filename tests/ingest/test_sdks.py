@@ -1,6 +1,6 @@
-"""What the SDKs of OpenTelemetry (JavaScript) and CloudEvents (JavaScript, Python) send, as applications use them.
+"""Requests of the SDKs of OpenTelemetry (JavaScript) and CloudEvents (JavaScript, Python), as applications use them.
 
-Those for JavaScript are found by NODE_PATH, where `npm install` has put them.
+The JavaScript SDKs are found by NODE_PATH, where `npm install` has put them.
 """
 
 from __future__ import annotations

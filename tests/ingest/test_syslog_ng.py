@@ -1,4 +1,4 @@
-"""syslog-ng by the configurations in deploy/log-shippers: nothing is lost, whatever is killed; some may come twice."""
+"""syslog-ng with the configurations in deploy/log-shippers: kills lose nothing, but may duplicate messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = [
 
 
 class Server:
-    """nadi, at the same ports whenever it starts, with a stream that may be missing at first."""
+    """A server at the same ports after each start, with a stream that may be missing at first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._port, self.rest_port = folder, free_port(), free_port()
@@ -77,7 +77,7 @@ class Server:
 
 
 class SyslogNg:
-    """syslog-ng with a configuration and a folder of its own."""
+    """syslog-ng with a configuration and a folder."""
 
     def __init__(self, configuration: str, server: Server, folder: Path, **replaced: str) -> None:
         self._folder = folder
@@ -107,7 +107,7 @@ class SyslogNg:
             assert self._process.wait(60) == 0
 
     def taken(self) -> int:
-        """How many messages are in its disk buffer, or sent on, since it was started."""
+        """Count the messages in its disk buffer, or forwarded, since its start."""
         found = re.search(r"^dst\.http;[^\n]*;processed;(\d+)$", self._statistics(), re.M)
         return 0 if found is None else int(found[1])
 
@@ -140,7 +140,7 @@ def _message(text: str) -> bytes:
 
 
 def _all_there(server: Server, stream: str, expected: Callable[[], set[str]]) -> Counter[str]:
-    """How often each message is stored, once none of the expected ones is missing."""
+    """Count how often each message is stored, once none of the expected ones is missing."""
 
     def found() -> Counter[str]:
         return Counter(event["message"] for event in server.events(stream))

@@ -1,4 +1,4 @@
-"""Events in a segment: framed and read back the same, whatever their lengths and wherever the bytes end."""
+"""Framing of events round-trips for any lengths and any end of the bytes."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ event_lists = mixed | runs
 
 
 def simply_parsed(data: bytes) -> list[int]:
-    """Where each whole event begins, by the definition."""
+    """Return the start of each complete event, by the definition."""
     starts, position = [], 0
     while position + HEADER_BYTES <= len(data):
         end = position + HEADER_BYTES + int.from_bytes(data[position + 4 : position + 8])

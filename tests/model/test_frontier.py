@@ -1,6 +1,6 @@
-"""Readers and reader groups over random streams: whoever reads, in whatever turn, gets each event once and in order.
+"""Readers and reader groups over random streams get each event once and in order.
 
-NADI_STREAM_EXAMPLES says how many of each (500 unless given); NADI_STREAM_SEED is the first one's seed.
+NADI_STREAM_EXAMPLES is the number of examples of each (default 500); NADI_STREAM_SEED is the first seed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_given(stream: RandomStream, given: list[Written], start: Cut, end: Cut
 
 
 class Reader:
-    """Reads one event after another, of whichever segment; its position is all that it leaves behind."""
+    """A reader of single events, from any segment; its position is its only state."""
 
     def __init__(self, stream: RandomStream, start: Cut, end: Cut | None, keys: list[float] | None) -> None:
         self.stream, self.keys = stream, keys
@@ -125,7 +125,7 @@ def test_any_reader_of_any_stream_gives_each_event_once_in_order() -> None:
 
 
 class Group:
-    """Readers that take segments, give them away and pass checkpoints in any turn."""
+    """Readers that acquire segments, release them and pass checkpoints in any order."""
 
     def __init__(self, stream: RandomStream, start: Cut, end: Cut | None, readers: int) -> None:
         self.stream, self.given = stream, list[Written]()
@@ -231,7 +231,7 @@ def test_any_group_of_readers_of_any_stream_gives_each_event_once_in_order() -> 
 
 
 def test_what_follows_two_segments_that_wait_waits_for_both() -> None:
-    """a is read and was followed by c, and c and what waits for b, m and n, by o: o may overtake neither."""
+    """a is read and was followed by c; c and b's waiting successors m and n are followed by o, which waits for both."""
     a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
     c, m, n = (
         SegmentRange(segment_id(2, 1), 0.0, 0.2),

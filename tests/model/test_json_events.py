@@ -1,4 +1,4 @@
-"""JSON events as the text that they are, paths to their fields, and the routing keys that these hold."""
+"""JSON events as raw text, paths to their fields, and routing keys in fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algebra of key ranges, against looking at single keys; and where routing keys fall, as in Java's client."""
+"""The algebra of key ranges, against single keys; and positions of routing keys, as in Java's client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ranges = st.tuples(st.integers(0, CELLS - 1), st.integers(1, CELLS)).filter(lamb
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[SegmentRange]:
-    """Of several epochs; those of one share no keys."""
+    """Draw segments of several epochs; those of one epoch share no keys."""
     found: list[SegmentRange] = []
     for number, (low, high) in enumerate(draw(st.lists(ranges, max_size=10))):
         piece = SegmentRange(segment_id(number, draw(st.integers(0, 3))), low / CELLS, high / CELLS)
@@ -87,7 +87,7 @@ def test_neighbours_share_no_key_and_tile() -> None:
 
 
 class LookedAt(Sequence[SegmentRange]):
-    """Pieces that count how many of them are looked at."""
+    """Pieces that count accesses."""
 
     def __init__(self, pieces: list[SegmentRange]) -> None:
         self.pieces, self.looks = pieces, 0
@@ -101,7 +101,7 @@ class LookedAt(Sequence[SegmentRange]):
 
 
 def test_segments_without_shared_keys_are_not_visited() -> None:
-    """A cut of ten thousand segments is compared piece by piece; each with all others, that takes half a second."""
+    """A cut of ten thousand segments is compared piece by piece; comparing each with all others takes half a second."""
     size = 1000
     pieces = LookedAt([SegmentRange(i, i / size, (i + 1) / size) for i in range(size)])
     for i in range(size):

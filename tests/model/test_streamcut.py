@@ -1,4 +1,4 @@
-"""Stream cuts and their text, and entries of mark streams, as Pravega's clients write and read them."""
+"""Stream cuts and their text, and entries of mark streams, in the formats of Pravega's clients."""
 
 from __future__ import annotations
 

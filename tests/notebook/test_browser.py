@@ -1,6 +1,6 @@
-"""The player in a real browser: its script as the widget has it, and the kernel's side behind it.
+"""The player in a real browser, with the kernel's side.
 
-Between the two is what a notebook would carry: messages and buffers. Skipped without playwright and Chromium.
+The test transports messages and buffers like a notebook. Skipped without playwright and Chromium.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What notebooks show of the values in hand: everything known, everything escaped, nothing asked unless it is live."""
+"""Display of values in notebooks: complete, escaped, and without requests unless the value is live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def html_of(shown: Any) -> str:
 
 
 def lines_of(shown: Any) -> list[list[str]]:
-    """The texts of a table's cells, line by line."""
+    """Return the texts of a table's cells, row by row."""
     rows = re.findall(r"<tr>(.*?)</tr>", html_of(shown), re.DOTALL)
     return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
 

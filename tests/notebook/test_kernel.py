@@ -1,6 +1,6 @@
-"""In a real kernel of Jupyter: the guide's notebook runs, and a widget answers over its comm.
+"""The guide's notebook and a widget in a real Jupyter kernel.
 
-Skipped where Jupyter's kernel isn't there.
+Skipped without Jupyter's kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Kernel:
         self._client = client
 
     def run(self, code: str) -> list[dict[str, Any]]:
-        """Run a cell; return what it published."""
+        """Run a cell; return its messages."""
         done = self._client.execute(code)
         return list(self._until(lambda one: is_idle(one) and one["parent_header"].get("msg_id") == done))
 
@@ -75,7 +75,7 @@ class Kernel:
         self._client.shell_channel.send(self._client.session.msg("comm_msg", body))
 
     def hear(self, comm: str) -> tuple[dict[str, Any], Any]:
-        """The next custom message, with the JSON in its buffer."""
+        """Return the next custom message, with the JSON in its buffer."""
 
         def is_one(one: dict[str, Any]) -> bool:
             return bool(one["msg_type"] == "comm_msg" and one["content"]["data"].get("method") == "custom")

@@ -1,4 +1,4 @@
-"""The kernel's side of a player, without a browser: messages in, answers out, limits, and the end."""
+"""The kernel's side of a player, without a browser: requests, responses, limits and closing."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Browser:
         self.thread.call(self.projector.receive, {"kind": kind, "id": name, **more})
 
     def hear(self, name: str, *kinds: str) -> tuple[str, Any]:
-        """The next message, which must be about that question."""
+        """Return the next message, which must belong to that request."""
         found, kind, body = self.responses.get(timeout=LIMIT_S)
         assert (found, kind in kinds) == (name, True), (found, kind, body)
         return kind, body
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Those of the next batch that has some: while nothing comes there is one without every two seconds."""
+        """Return the events of the next non-empty batch: an idle stream sends an empty batch every two seconds."""
         while not (found := self.hear(name, "batch")[1]["events"]):
             self.say("more", name)
         return list(found)
@@ -72,13 +72,13 @@ class Browser:
 
 @pytest.fixture(autouse=True)
 def _never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Playing that is late passes over events."""
+    """Late playback skips events."""
     monkeypatch.setattr(playing, "PAGE_BEHIND_S", 600.0)
 
 
 @pytest.fixture
 def one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail says nothing behind its first batch until that is taken."""
+    """A tail sends nothing after its first batch until that is acknowledged."""
     monkeypatch.setattr(tested, "NOTEBOOK_AHEAD", 1)
 
 

@@ -1,4 +1,4 @@
-"""The widget: what it plays, what it says to a browser, and what it needs."""
+"""The widget: what it plays, its messages, and its requirements."""
 
 from __future__ import annotations
 

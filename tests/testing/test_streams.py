@@ -1,4 +1,4 @@
-"""Filling, reading and waiting in one call."""
+"""Helpers that fill, read and await events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to bytes and back: golden frames, every command, any chunking, any damage."""
+"""Encoding and decoding of commands: golden frames, every command, any chunking, any damage."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_fast_path_returns_exactly_the_appends(seed: int) -> None:
 
 
 def test_frames_left_by_the_fast_path_are_rejected() -> None:
-    """A size that isn't the frame's, or is below zero, or a frame that is too large."""
+    """A size that differs from the frame's, a negative size, or a frame that is too large."""
     good = encode(wire.AppendBlockEnd(bytes(16), 3, b"abc", 1, 1, 7))
     wrong_size = good[:28] + struct.pack(">i", 400) + good[32:]
     below_zero = good[:28] + struct.pack(">i", -3) + good[32:]

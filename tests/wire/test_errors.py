@@ -1,6 +1,6 @@
-"""Errors over the wire: each of nadi's comes back as itself, or as what it is a kind of, or is never sent.
+"""Errors over the wire: each returns as itself, or as a base class of it, or is never sent.
 
-The three lists hold every public error and every command: one that is added must be put into one of them.
+The three lists contain every public error and every command: new ones must be added to one of them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.C
 
 
 def over_the_wire(error: Exception) -> e.NadiError | None:
-    """What a client raises where the server of segment S met `error` at offset AT."""
+    """Return the error that a client raises if the server of segment S raised `error` at offset AT."""
     decoder = Decoder(1 << 16)
     frame = encode(error_reply(error, 7, S, AT))
     decoder.get_buffer(len(frame))[: len(frame)] = frame

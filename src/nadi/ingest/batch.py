@@ -68,15 +68,15 @@ def _attribute(header: str) -> str:
     return name
 
 
-def _event(text: bytes, what: str) -> tuple[bytes, str | None]:
+def _event(text: bytes, subject: str) -> tuple[bytes, str | None]:
     """Return an event and its routing key; InvalidArgumentError unless it is a CloudEvent."""
     try:
         fields = fields_of(text)
     except NotJsonError as error:
-        raise InvalidArgumentError(f"{what} is {error}") from None
-    check(fields, what)
-    check_data(fields, what)
-    return text, key_from(fields, "partitionkey", what)
+        raise InvalidArgumentError(f"{subject} is {error}") from None
+    check(fields, subject)
+    check_data(fields, subject)
+    return text, key_from(fields, "partitionkey", subject)
 
 
 KEY_HEADER = "nadi-routing-key"

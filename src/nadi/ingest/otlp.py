@@ -136,10 +136,10 @@ def _records(
                 yield resource, scope, record
 
 
-def _once(make: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Callable[[], Any]:
+def _once(make: Callable[[dict[str, Any]], Any], message: dict[str, Any]) -> Callable[[], Any]:
     """Call `make` once, and return a function that repeats its result or its InvalidArgumentError."""
     try:
-        result = make(given)
+        result = make(message)
     except InvalidArgumentError as error:
         reason = str(error)
 

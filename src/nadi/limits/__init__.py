@@ -479,9 +479,11 @@ def override(limits: dict[str, Any], text: str) -> None:
         least = _LEAST.get(name, 0)
         unit = _BLOCK_BYTES if name in _WHOLE_BLOCKS else 0
         if not 0 < number < math.inf or number < least or (unit and number % unit):
-            what = f"multiple of {unit}" if unit else "whole number" if kind is int else "number"
+            expected = f"multiple of {unit}" if unit else "whole number" if kind is int else "number"
             bound = f"not below {least}" if least else "above 0"
-            raise ValueError(f"NADI_LIMITS: {name} can't be {value!r}: use a {what} {bound}, such as {limits[name]}")
+            raise ValueError(
+                f"NADI_LIMITS: {name} can't be {value!r}: use a {expected} {bound}, such as {limits[name]}"
+            )
         limits[name] = number
 
 

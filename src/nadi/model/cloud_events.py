@@ -53,47 +53,47 @@ def header_text(name: str, value: str) -> str:
         ) from None
 
 
-def check(event: Fields, what: str) -> None:
-    """Raise InvalidArgumentError unless it is a CloudEvent. what: its name in messages."""
+def check(event: Fields, subject: str) -> None:
+    """Raise InvalidArgumentError unless it is a CloudEvent. subject: its name in messages."""
     for name in _NEEDED:
-        if not attribute(event, name, what):
-            raise InvalidArgumentError(f"{what} is not a CloudEvent: {name} is missing")
-    if (version := attribute(event, "specversion", what)) != "1.0":
-        raise InvalidArgumentError(f"{what} has CloudEvents version {version!r:.40}: only 1.0 is supported")
+        if not attribute(event, name, subject):
+            raise InvalidArgumentError(f"{subject} is not a CloudEvent: {name} is missing")
+    if (version := attribute(event, "specversion", subject)) != "1.0":
+        raise InvalidArgumentError(f"{subject} has CloudEvents version {version!r:.40}: only 1.0 is supported")
 
 
-def attribute(event: Fields, name: str, what: str) -> str:
+def attribute(event: Fields, name: str, subject: str) -> str:
     """Return a string attribute; "" if the event doesn't have it."""
     value = bytes(event.get(name, b"null"))
     if value == b"null":
         return ""
     if value[:1] != b'"':
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: {name} must be a string")
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: {name} must be a string")
     return text_of(value)
 
 
-def key_from(event: Fields, name: str, what: str) -> str | None:
+def key_from(event: Fields, name: str, subject: str) -> str | None:
     """Return an attribute as a routing key; None if the event doesn't have it."""
     try:
         return key_of(bytes(event.get(name, b"null")), name)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{what}: {error}") from None
+        raise InvalidArgumentError(f"{subject}: {error}") from None
 
 
-def check_data(event: Fields, what: str) -> bytes | None:
+def check_data(event: Fields, subject: str) -> bytes | None:
     """Return the decoded `data_base64`, or None; InvalidArgumentError if it isn't base64, or `data` is present too."""
-    binary = attribute(event, "data_base64", what)
+    binary = attribute(event, "data_base64", subject)
     if not binary:
         return None
     if bytes(event.get("data", b"null")) != b"null":
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: it has both data and data_base64")
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: it has both data and data_base64")
     try:
         return base64.b64decode(binary, validate=True)
     except ValueError as error:
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: its data_base64 is not base64: {error}") from None
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: its data_base64 is not base64: {error}") from None
 
 
-def data_of(event: Fields, what: str) -> bytes:
+def data_of(event: Fields, subject: str) -> bytes:
     r"""Return the data as the body of a binary message: JSON verbatim, any other text without quotes.
 
     >>> data_of({"data": msgspec.Raw(b'"sold"')}, "it")
@@ -101,10 +101,10 @@ def data_of(event: Fields, what: str) -> bytes:
     >>> data_of({"data": msgspec.Raw(b'"sold"'), "datacontenttype": msgspec.Raw(b'"text/plain"')}, "it")
     b'sold'
     """
-    if (binary := check_data(event, what)) is not None:
+    if (binary := check_data(event, subject)) is not None:
         return binary
     data = bytes(event.get("data", b""))
-    if is_json_type(attribute(event, "datacontenttype", what) or "application/json"):
+    if is_json_type(attribute(event, "datacontenttype", subject) or "application/json"):
         return data
     if data[:1] == b'"':
         return text_of(data).encode()

@@ -29,9 +29,9 @@ class EventTime:
 
     def __post_init__(self) -> None:
         parse_path(self.path, "the field of the event time")
-        for what, given, known in (("unit", self.unit, (*PER_SECOND,)), ("format", self.format, TIME_FORMATS)):
-            if given not in known:
-                raise InvalidArgumentError(f"the {what} of an event time can't be {given!r}: use {', '.join(known)}")
+        for label, value, allowed in (("unit", self.unit, (*PER_SECOND,)), ("format", self.format, TIME_FORMATS)):
+            if value not in allowed:
+                raise InvalidArgumentError(f"the {label} of an event time can't be {value!r}: use {', '.join(allowed)}")
 
     def __str__(self) -> str:
         return f"{self.format} {self.unit} {self.path}"

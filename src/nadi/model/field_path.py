@@ -104,30 +104,32 @@ class FieldPath:
         )
 
 
-def parse_path(text: str, what: str = "the field") -> FieldPath:
-    """Parse a path; InvalidArgumentError. what: its name in messages."""
+def parse_path(text: str, subject: str = "the field") -> FieldPath:
+    """Parse a path; InvalidArgumentError. subject: its name in messages."""
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"{what} must be a string, not {type(text).__name__}")
-    return _parsed(text, what)
+        raise InvalidArgumentError(f"{subject} must be a string, not {type(text).__name__}")
+    return _parsed(text, subject)
 
 
 @lru_cache(1_000)
-def _parsed(text: str, what: str) -> FieldPath:
+def _parsed(text: str, subject: str) -> FieldPath:
     names: list[tuple[str, bool]] = []
     at = 0
     while not names or at <= len(text):
         name = _NAME.match(text, at)
         if name is None or text[name.end() : name.end() + 1] not in ("", "."):
-            raise InvalidArgumentError(f"{what} {_shown(text)} is not a field: {_problem(text, at)}. {_SPELLING}")
+            raise InvalidArgumentError(f"{subject} {_shown(text)} is not a field: {_problem(text, at)}. {_SPELLING}")
         names.append((name[2], False) if name[1] is None else (name[1].replace('""', '"'), True))
         at = name.end() + 1
     if len(names) > FIELD_PATH_NAMES:
-        raise InvalidArgumentError(f"{what} {_shown(text)} has {len(names):,} names: the limit is {FIELD_PATH_NAMES}")
+        raise InvalidArgumentError(
+            f"{subject} {_shown(text)} has {len(names):,} names: the limit is {FIELD_PATH_NAMES}"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"{what} {_shown(text)} has half a surrogate pair at character {error.start + 1}: events can't contain it"
+            f"{subject} {_shown(text)} has half a surrogate pair at character {error.start + 1}: no event has it"
         ) from None
     return FieldPath(text, names)
 

@@ -47,11 +47,11 @@ def _finish(word: int) -> int:
 def first_word(data: bytes, seed: int) -> int:
     """Return the first 64 bits of the hash, unsigned; a negative seed counts as its two's complement."""
     h1 = h2 = seed & _MASK
-    whole = len(data) & ~15
-    for k1, k2 in _BLOCK.iter_unpack(data[:whole]):
+    blocks_size = len(data) & ~15
+    for k1, k2 in _BLOCK.iter_unpack(data[:blocks_size]):
         h1 = (_rotate(h1 ^ _mix_first(k1), 27) + h2) * 5 + 0x52DCE729 & _MASK
         h2 = (_rotate(h2 ^ _mix_second(k2), 31) + h1) * 5 + 0x38495AB5 & _MASK
-    k1, k2 = _BLOCK.unpack(data[whole:].ljust(16, b"\0"))  # zero bytes mix to zero
+    k1, k2 = _BLOCK.unpack(data[blocks_size:].ljust(16, b"\0"))  # zero bytes mix to zero
     h1 ^= _mix_first(k1) ^ len(data)
     h2 ^= _mix_second(k2) ^ len(data)
     h1 = h1 + h2 & _MASK

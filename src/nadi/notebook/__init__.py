@@ -60,25 +60,27 @@ def play(
     return PlayerWidget(manager, scope, stream, name, height_px)
 
 
-def _resolve(manager: StreamManager, scope: str, what: str | NamedSlice) -> tuple[str, str]:
+def _resolve(manager: StreamManager, scope: str, target: str | NamedSlice) -> tuple[str, str]:
     """Return the stream, and the slice's name or "" for the entire stream."""
-    if isinstance(what, NamedSlice):
-        if what.scope != scope:
-            raise InvalidArgumentError(f"slice {what.name} belongs to scope {what.scope}, not {scope}: pass its scope")
-        return what.stream, manager.slices(scope).get(what.name).name
-    if not isinstance(what, str):
-        raise InvalidArgumentError(f"pass the name of a stream or slice, or a NamedSlice, not {type(what).__name__}")
+    if isinstance(target, NamedSlice):
+        if target.scope != scope:
+            raise InvalidArgumentError(
+                f"slice {target.name} belongs to scope {target.scope}, not {scope}: pass its scope"
+            )
+        return target.stream, manager.slices(scope).get(target.name).name
+    if not isinstance(target, str):
+        raise InvalidArgumentError(f"pass the name of a stream or slice, or a NamedSlice, not {type(target).__name__}")
     try:
-        named: NamedSlice | None = manager.slices(scope).get(what)
+        named: NamedSlice | None = manager.slices(scope).get(target)
     except SliceNotFoundError:
         named = None
     if named is None:
-        manager.current_segments(scope, what)  # StreamNotFoundError, if it is neither
-        return what, ""
-    if what in manager.list_streams(scope):
+        manager.current_segments(scope, target)  # StreamNotFoundError, if it is neither
+        return target, ""
+    if target in manager.list_streams(scope):
         raise InvalidArgumentError(
-            f"{scope} has both a stream and a slice {what}: pass manager.slices({scope!r}).get({what!r}) for the slice,"
-            " or rename the slice to play the stream"
+            f"{scope} has both a stream and a slice {target}: pass manager.slices({scope!r}).get({target!r}) for the "
+            "slice, or rename the slice to play the stream"
         )
     return named.stream, named.name
 

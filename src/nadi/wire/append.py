@@ -38,18 +38,18 @@ def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]
         return [end.data]
     if block.writer_id != end.writer_id:
         raise ProtocolError("an AppendBlockEnd of another writer follows an AppendBlock")
-    area, whole = block.data, end.size_of_whole_events
-    if not 0 <= whole <= len(area):
-        raise ProtocolError(f"AppendBlockEnd announces {whole} bytes, its AppendBlock has {len(area)}")
-    parts: list[Buffer] = [area[:whole]]
-    if whole < len(area):
-        if len(area) - whole < _TRAILER.size:
+    area, complete_bytes = block.data, end.size_of_whole_events
+    if not 0 <= complete_bytes <= len(area):
+        raise ProtocolError(f"AppendBlockEnd announces {complete_bytes} bytes, its AppendBlock has {len(area)}")
+    parts: list[Buffer] = [area[:complete_bytes]]
+    if complete_bytes < len(area):
+        if len(area) - complete_bytes < _TRAILER.size:
             raise ProtocolError("an AppendBlock ends within its trailer")
-        kind, size = _TRAILER.unpack_from(area, whole)
-        if size != len(area) - whole - _TRAILER.size or kind not in (_PADDING, _PARTIAL_EVENT):
+        kind, size = _TRAILER.unpack_from(area, complete_bytes)
+        if size != len(area) - complete_bytes - _TRAILER.size or kind not in (_PADDING, _PARTIAL_EVENT):
             raise ProtocolError(f"an AppendBlock has a trailer of type {kind} and {size} bytes")
         if kind == _PARTIAL_EVENT:
-            parts.append(area[whole + _TRAILER.size :])
+            parts.append(area[complete_bytes + _TRAILER.size :])
     parts.append(end.data)
     return [part for part in parts if len(part)]
 

@@ -112,10 +112,12 @@ def _with_own_append(read: Reader) -> Reader:
     def read_append(data: memoryview, position: int, end: int) -> Command:
         data_start = position + _TO_DATA.size
         if data_start <= end:
-            writer, whole, size = _TO_DATA.unpack_from(data, position)
+            writer, complete_bytes, size = _TO_DATA.unpack_from(data, position)
             if size >= 0 and data_start + size + _AFTER_DATA.size == end:
                 stop = data_start + size
-                return AppendBlockEnd(writer, whole, data[data_start:stop], *_AFTER_DATA.unpack_from(data, stop))
+                return AppendBlockEnd(
+                    writer, complete_bytes, data[data_start:stop], *_AFTER_DATA.unpack_from(data, stop)
+                )
         return read(data, position, end)
 
     return read_append

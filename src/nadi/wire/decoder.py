@@ -94,8 +94,8 @@ class Decoder:
     @property
     def next_buffer_bytes(self) -> int:
         """Size of the buffer that `get_buffer` would allocate for the incoming frame; 0 if the current one suffices."""
-        wanted = self.wanted_bytes
-        return wanted if self._start + wanted > len(self._view) and wanted > self._least else 0
+        frame_bytes = self.wanted_bytes
+        return frame_bytes if self._start + frame_bytes > len(self._view) and frame_bytes > self._least else 0
 
     @property
     def pending(self) -> memoryview:
@@ -142,13 +142,13 @@ class Decoder:
         begins, ends, code = BEFORE_DATA.unpack_from, AFTER_DATA.unpack_from, AppendBlockEnd.code
         appends_found: list[AppendBlockEnd] = []
         while len(appends_found) < most and end - start >= APPEND_BYTES:
-            kind, length, writer, whole, size = begins(view, start)
+            kind, length, writer, complete_bytes, size = begins(view, start)
             stop = start + 8 + length
             if kind != code or length > limit or size < 0 or stop > end or length != size + APPEND_BYTES - 8:
                 break
             place = start + BEFORE_DATA.size
             after = place + size
-            appends_found.append(AppendBlockEnd(writer, whole, view[place:after], *ends(view, after)))
+            appends_found.append(AppendBlockEnd(writer, complete_bytes, view[place:after], *ends(view, after)))
             start = stop
         if appends_found:
             self._shared = True

@@ -1,4 +1,4 @@
-"""Streams and groups for tests, and what their readers gave."""
+"""Streams and groups for tests, and checks of their readers' results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: A
 
 
 def got(read: Read | None) -> Read:
-    """What a read returned, which must not be None."""
+    """Return a read's result, which must not be None."""
     assert read is not None
     return read
 

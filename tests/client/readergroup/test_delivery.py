@@ -1,4 +1,4 @@
-"""At most once and at least once: what readers of a group return again when one is killed, closed or taken offline."""
+"""Delivery guarantees of a group whose readers are killed, closed or taken offline."""
 
 from __future__ import annotations
 

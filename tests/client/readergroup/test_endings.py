@@ -1,5 +1,6 @@
-"""What ends a wait or a reader: a time-out, a closed client, Ctrl-C, a server that is gone, a stream made anew, being
-dropped without `close`; and that nothing is left running."""
+"""Ends of waits and readers: timeouts, closed clients, Ctrl-C, dead servers, recreated streams, readers dropped without
+`close`; and no leftover tasks or threads.
+"""
 
 from __future__ import annotations
 

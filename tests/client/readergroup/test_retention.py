@@ -1,4 +1,4 @@
-"""Groups that hold back the retention of their streams: what they release, by a checkpoint or by hand."""
+"""Groups that delay the retention of their streams, with release by checkpoints or by calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The state of a reader group under any order of what may happen to it.
+"""The state of a reader group under random sequences of updates.
 
-A model plays the streams and the applications: it hands out numbered events, forgets what a dead reader
-had not recorded, and checks after each step what must always hold.
+A model simulates the streams and the applications: it returns numbered events, drops whatever a dead reader hadn't
+recorded, and checks the invariants after each step.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def test_position_from_before_a_reset_is_ignored() -> None:
 
 
 class Group(RuleBasedStateMachine):
-    """`history`: per segment its keys, length once sealed, and successors, as a stream that scales.
+    """The model. history: each segment's keys, length once sealed, and successors, as a stream that scales.
 
-    Offsets count events. `read`: every event handed out and to whom, as (key slice, sequence) marks.
+    Offsets count events. read: every event returned and its reader, as (key slice, sequence) marks.
     """
 
     SLICES = 8  # of the key space; each segment's event at an offset stands for all keys of the segment
@@ -178,7 +178,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 3), count=st.integers(1, 4))
     def read(self, which: int, count: int) -> None:
-        """The application takes some events of each segment it has; all before the last of them is done."""
+        """The application reads some events of each of its segments; all before the last of them are done."""
         name = self.someone(which)
         for segment in [] if name is None else list(self.given[name]):
             assert name is not None
@@ -263,7 +263,7 @@ class Group(RuleBasedStateMachine):
     # --- what always holds --------------------------------------------------------------------
 
     def is_boundary(self, positions: dict[str, int]) -> None:
-        """Each slice of the keys is covered by one segment that was begun, and nothing was skipped."""
+        """Return whether each slice of the keys is in one started segment, and nothing was skipped."""
         for index in range(self.SLICES):
             at = (index + 0.5) / self.SLICES
             there = [s for s in positions if self.keys[s].low <= at < self.keys[s].high]

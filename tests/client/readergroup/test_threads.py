@@ -1,4 +1,4 @@
-"""A reader that a program uses from its own thread, while the client's loop keeps up with the group."""
+"""A reader used from a program's thread, while the client's loop synchronizes with the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of a group with a serializer, in both faces."""
+"""Readers of a group with a serializer, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_reader_with_an_invalid_serializer_is_rejected(manager: StreamManager, g
 
 
 def test_event_waits_for_an_unavailable_schema(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
-    """It is given when asked for again; a reader that leaves before gives it to others."""
+    """The next read returns it; if the reader leaves before, another reader gets it."""
     stream = new_stream(manager, 1)
     written(manager, stream, 3)
     group = new_group(groups, stream)

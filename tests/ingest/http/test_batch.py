@@ -105,7 +105,7 @@ def test_arrow_over_the_size_limit_is_rejected() -> None:
 
 
 def test_arrow_that_is_damaged() -> None:
-    """Whatever is changed in it: it is refused, or read."""
+    """Any damaged body is rejected, or read."""
     key = pa.array(["k" * 30, None, "b"])
     views = {"event": pa.array(["a" * 40, "b", "c"], pa.string_view()), "key": key.cast(pa.string_view())}
     bodies = [arrow(event=pa.array([b"x", b"", b"z" * 20]), key=key), arrow(**views)]

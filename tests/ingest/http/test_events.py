@@ -1,4 +1,4 @@
-"""Events over HTTP, to a real server: stored before the answer, once where the request says which it is."""
+"""Events over HTTP, to a server: stored before the response, and once with an Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_arrow_is_stored(rest: httpx.Client, manager: nadi.StreamManager, stream
 
 @contextmanager
 def all_places_taken(folder: Path, limits: str) -> Iterator[httpx.Client]:
-    """By bodies that are large, and don't come, to a server with these limits and the stream `in/places`."""
+    """Occupy all slots of a server with these limits by large uploads that stall, to the stream `in/places`."""
     with ExitStack() as held:
         server = held.enter_context(nadi.embedded(folder, rest_port=0, environment={"NADI_LIMITS": limits}))
         rest = held.enter_context(httpx.Client(base_url=server.rest_uri, timeout=60))
@@ -222,7 +222,7 @@ def test_small_compressed_body_that_grows_needs_a_slot(tmp_path: Path) -> None:
 
 
 def test_silent_upload_loses_its_slot(tmp_path: Path) -> None:
-    """And not for as long as the largest body might take, which is over a minute."""
+    """Not only after the time that the largest body might take, which is over a minute."""
     with all_places_taken(tmp_path, "ingest_place_s=0.5,rest_body_timeout_s=8") as rest:
         until(lambda: rest.post(path("places"), content=bytes(100_000)).status_code == 200, 40)
 
@@ -282,7 +282,7 @@ def test_many_at_a_time_with_one_key(server: EmbeddedServer, manager: nadi.Strea
 
 
 def test_kills_between_tries(tmp_path: Path) -> None:
-    """A client that tries again until it is answered, and a server that is killed meanwhile: each event once."""
+    """A client that retries until it gets a response, and a server that is killed meanwhile: each event once."""
     port = free_port()
     events = 0
     server = nadi.embedded(tmp_path, rest_port=port)

@@ -1,4 +1,4 @@
-"""A log record in both forms of OTLP is the same event, byte for byte; one that can't be one is rejected alone."""
+"""A log record in both OTLP formats gives the same event, byte for byte; invalid records don't affect others."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_otlp_record_in_both_forms_is_the_same_event(record: dict[str, Any], mes
 
 
 BAD: list[tuple[Any, str]] = [
-    (7, "a record is an object"),
+    (7, "object"),
     ({"body": "sold"}, "is not an AnyValue"),
     ({"body": {"intValue": "9223372036854775808"}}, "intValue is '9223372036854775808'"),
     ({"body": {"intValue": True}}, "intValue is 'True'"),
@@ -180,7 +180,7 @@ def test_otlp_service_name_that_cannot_be_a_key_rejects_the_records_of_its_resou
     assert batch.keys == ["shop"]
     assert batch.rejected is not None
     assert batch.rejected.records == 2
-    assert "the field 'service.name' is true" in batch.rejected.problem
+    assert "'service.name'" in batch.rejected.problem
 
 
 def test_otlp_record_includes_resource_and_scope_in_both_formats() -> None:
@@ -227,7 +227,7 @@ def test_otlp_record_includes_resource_and_scope_in_both_formats() -> None:
 
 
 def test_otlp_records_over_the_size_limit_are_rejected() -> None:
-    """Each has what its resource says, again."""
+    """Each repeats its resource's attributes."""
     resource = {"attributes": [{"key": "k", "value": {"stringValue": "x" * 50_000}}]}
     logs = {"resource": resource, "scopeLogs": [{"logRecords": [{}] * 1000}]}
     with pytest.raises(InvalidArgumentError, match="33,554,432"):

@@ -66,8 +66,8 @@ def waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]]) -> Callab
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return face._thread.run(named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face._thread.run(named(face._core)(*args, **kwargs))
 
     return call
 
@@ -79,8 +79,8 @@ def opens(
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> F:
-        return face_of(face._thread, face._thread.run(named(face._core)(*args, **given)))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        return face_of(face._thread, face._thread.run(named(face._core)(*args, **kwargs)))
 
     return _returning(call, method, face_of)
 
@@ -92,8 +92,8 @@ def gives(
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> F:
-        return face_of(face._thread, named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        return face_of(face._thread, named(face._core)(*args, **kwargs))
 
     return _returning(call, method, face_of)
 
@@ -103,8 +103,8 @@ def on_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Face
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return face._thread.result(named(face._core), *args, **given)
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face._thread.result(named(face._core), *args, **kwargs)
 
     return call
 
@@ -114,8 +114,8 @@ def each(method: Callable[Concatenate[C, P], AsyncIterator[R]]) -> Callable[Conc
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> Iterator[R]:
-        return face._thread.each(named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return face._thread.each(named(face._core)(*args, **kwargs))
 
     signature = inspect.signature(method)
     returned = _ASYNC.sub(r"Iterator[\1]", signature.return_annotation)
@@ -127,8 +127,8 @@ def same(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Face[C]
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return named(face._core)(*args, **given)
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return named(face._core)(*args, **kwargs)
 
     return cast("Callable[Concatenate[Face[C], P], R]", _Same(call))
 
@@ -137,9 +137,9 @@ def ends(close: Callable[Concatenate[Face[C], P], None]) -> Callable[Concatenate
     """Make `close` do nothing after the client was closed, which has closed the object, too."""
 
     @wraps(close)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> None:
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
         with suppress(ClosedError):
-            close(face, *args, **given)
+            close(face, *args, **kwargs)
 
     return call
 
@@ -167,8 +167,8 @@ def overloaded(method: Callable[..., Any], faces: Mapping[type, Callable[[LoopTh
 
     def replace(_: F) -> F:
         @wraps(method)
-        def call(face: Face[Any], /, *args: Any, **given: Any) -> Any:
-            result = face._thread.run(named(face._core)(*args, **given))
+        def call(face: Face[Any], /, *args: Any, **kwargs: Any) -> Any:
+            result = face._thread.run(named(face._core)(*args, **kwargs))
             return faces[type(result)](face._thread, result)
 
         return cast("F", call)

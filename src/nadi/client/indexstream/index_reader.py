@@ -251,12 +251,12 @@ class IndexReader(Closing):
                 if not count:
                     return
                 filled += count
-                whole = filled // size * size
-                for at in range(0, whole, size):
+                complete = filled // size * size
+                for at in range(0, complete, size):
                     yield decode(buffer[at : at + size], start)
                     start += size
-                buffer[: filled - whole] = buffer[whole:filled]
-                filled -= whole
+                buffer[: filled - complete] = buffer[complete:filled]
+                filled -= complete
         finally:
             self._open.discard(reader)
             await reader.close()

@@ -82,11 +82,11 @@ class Fields:
         """Size of all fields in a record."""
         return len(self.names) * _FIELD.size
 
-    def values(self, given: Mapping[str, int]) -> tuple[int, ...]:
+    def values(self, fields: Mapping[str, int]) -> tuple[int, ...]:
         """Return the values in order; InvalidArgumentError unless each field has a whole number from 0 to 2^64 - 1."""
-        if not isinstance(given, Mapping) or given.keys() != set(self.names):
-            raise InvalidArgumentError(f"a record needs values for {', '.join(self.names)}, not {str(given)[:120]}")
-        return tuple(whole_number(name, given[name]) for name in self.names)
+        if not isinstance(fields, Mapping) or fields.keys() != set(self.names):
+            raise InvalidArgumentError(f"a record needs values for {', '.join(self.names)}, not {str(fields)[:120]}")
+        return tuple(whole_number(name, fields[name]) for name in self.names)
 
     def encode(self, values: Sequence[int], data: Buffer, record_size: int) -> bytes:
         """Encode a record; EventTooLargeError if it exceeds `record_size`."""

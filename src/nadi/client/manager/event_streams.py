@@ -122,7 +122,7 @@ class EventStreams:
         sender.times = NotedTimes(self._stores, scope, stream, writer_id or str(uuid4()), sender, continues=continues)
         if automatically_note_time:
             sender.times.note_automatically()
-        self._senders = [*(known for known in self._senders if not known.is_closed), sender]
+        self._senders = [*(existing for existing in self._senders if not existing.is_closed), sender]
         return ValueWriter(sender, encode) if encode else EventWriter(sender)
 
     @overload
@@ -160,7 +160,7 @@ class EventStreams:
             ack_timeout_s=ack_timeout,
             blocking=self._blocking,
         )
-        self._txn_writers = [*(known for known in self._txn_writers if not is_closed(known)), writer]
+        self._txn_writers = [*(existing for existing in self._txn_writers if not is_closed(existing)), writer]
         return writer
 
     async def transaction_status(self, scope: str, stream: str, txn_id: UUID | str) -> str:
@@ -199,7 +199,7 @@ class EventStreams:
         """
         decoder = None if serializer is None else codec.decoder(self._stores, scope, stream, serializer)
         reader = await readers.open_reader(self._stores, scope, stream, start, end, routing_keys, on_damage)
-        self._readers = [known for known in self._readers if not readers.is_closed(known)]
+        self._readers = [existing for existing in self._readers if not readers.is_closed(existing)]
         self._readers.append(reader)
         return reader if decoder is None else ValueReader(reader, decoder)
 

@@ -157,7 +157,7 @@ class StreamManager(EventStreams, Structures, Closing):
 
     def _adopt(self, reader: EventReader) -> None:
         """Register a group's reader, which leaves the group with this client; its last event doesn't count as done."""
-        self._memberships = [known for known in self._memberships if not known.is_over]
+        self._memberships = [existing for existing in self._memberships if not existing.is_over]
         self._memberships.append(membership_of(reader))
 
     def table(self, scope: str, name: str) -> Table:
@@ -367,8 +367,8 @@ class StreamManager(EventStreams, Structures, Closing):
                 await backoff.pause()
 
 
-def _event_time(given: EventTime | str | None) -> EventTime | None:
-    return EventTime(given) if isinstance(given, str) else given
+def _event_time(event_time: EventTime | str | None) -> EventTime | None:
+    return EventTime(event_time) if isinstance(event_time, str) else event_time
 
 
 def stores_of(manager: StreamManager) -> SegmentStores:

@@ -178,7 +178,7 @@ class Structures:
         It fails if nothing is stored for `ack_timeout` seconds.
         """
         writer = await open_byte_writer(self._stores, scope, stream, ack_timeout)
-        self._byte_writers = [known for known in self._byte_writers if not byte_writer.is_closed(known)]
+        self._byte_writers = [existing for existing in self._byte_writers if not byte_writer.is_closed(existing)]
         self._byte_writers.append(writer)
         return writer
 
@@ -197,7 +197,7 @@ class Structures:
         RequestTimeoutError after `timeout` seconds without data.
         """
         reader = await open_byte_reader(self._stores, scope, stream, start=start, follow=follow, timeout=timeout)
-        self._byte_readers = [known for known in self._byte_readers if not byte_reader.is_closed(known)]
+        self._byte_readers = [existing for existing in self._byte_readers if not byte_reader.is_closed(existing)]
         self._byte_readers.append(reader)
         return reader
 

@@ -421,10 +421,10 @@ class KeyValueTable:
         if primary is not None:
             self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
             head, length = primary, config.secondary_key_bytes
-        prefix, start, end = (table_bytes(given, "key") for given in (prefix, start, end))
-        for given in (prefix, start, end):
-            if len(given) > length:
-                raise InvalidArgumentError(f"{given!r} is longer than the table's keys, which have {length} bytes")
+        prefix, start, end = (table_bytes(bound, "key") for bound in (prefix, start, end))
+        for bound in (prefix, start, end):
+            if len(bound) > length:
+                raise InvalidArgumentError(f"{bound!r} is longer than the table's keys, which have {length} bytes")
         key_bytes = config.primary_key_bytes + config.secondary_key_bytes
         low = max((head + prefix).ljust(key_bytes, b"\x00"), (head + start).ljust(key_bytes, b"\x00"))
         high = (head + prefix).ljust(key_bytes, b"\xff")

@@ -27,13 +27,13 @@ class TableValue:
     version: int
 
 
-def table_bytes(given: object, what: str) -> bytes:
+def table_bytes(value: object, role: str) -> bytes:
     """Return a key or value as bytes; InvalidArgumentError for other types, which would break the connection."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidArgumentError(f"a table's {what} must be bytes, not {type(given).__name__}: encode it first")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidArgumentError(f"a table's {role} must be bytes, not {type(value).__name__}: encode it first")
 
 
 @checked()
