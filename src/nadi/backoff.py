@@ -43,7 +43,7 @@ class Backoff:
         self.is_fresh = True  # no pause since creation or `reset`
 
     def take(self) -> float:
-        """Return the next pause in seconds, and lengthen the one after it."""
+        """Return the next pause in seconds, and lengthen the following pause."""
         self.is_fresh = False
         pause_s = self.next_s * self._chance()
         self.next_s = min(self._growth * self.next_s, self._longest_s)

@@ -91,8 +91,8 @@ class ConfigOption:
     """An option.
 
     name: the field's name. key: its name on the command line and in a file. default_text: describes the default, if
-    the value alone doesn't. variable: an environment variable. modes: the servers it applies to. needs: options at
-    least one of which must be set for this one to have an effect.
+    the value alone doesn't. variable: an environment variable. modes: the servers it applies to. needs: options; at
+    least one is required for this option to have an effect.
     """
 
     name: str

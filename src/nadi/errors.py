@@ -24,7 +24,7 @@ Each leaf's message says what failed, why and what to do; its attributes carry t
     ├── ConflictError               another caller was faster: read the current state, then decide
     │   ├── AlreadyExistsError
     │   ├── NotEmptyError
-    │   ├── StreamSealedError       no more events can be written to this stream
+    │   ├── StreamSealedError       events can no longer be written to this stream
     │   ├── StreamNotSealedError
     │   ├── StreamRecreatedError    the stream was deleted and recreated: start at the new stream's head
     │   ├── KeyValueTableRecreatedError the table was deleted and recreated: open it again
@@ -261,7 +261,7 @@ class ReaderOfflineError(ConflictError):
 
 
 class ConditionFailedError(ConflictError):
-    """The stored version or offset isn't the one that a conditional change expects."""
+    """The stored version or offset doesn't match a conditional change."""
 
 
 class TransactionFailedError(ConflictError):
@@ -413,7 +413,7 @@ class CorruptLogError(DataFolderError):
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
             f"the write-ahead log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
-            "Restore that file from a copy and start again; or run `nadi check` to see what is lost and what can be "
+            "Restore that file from a copy and start again; or run `nadi check` to see the losses and what can be "
             "recovered, then `nadi repair` to drop unreadable data"
         )
         self.file, self.offset, self.what = file, offset, what
@@ -426,7 +426,7 @@ class DamagedStateError(DataFolderError):
         super().__init__(
             f"the state in {folder} is damaged: {what}"
             + (f"; and it can't be rebuilt without loss: {why_not}" if why_not else "")
-            + ". Nothing was changed. Run `nadi check` to see what is damaged and what can be recovered, "
+            + ". Nothing was changed. Run `nadi check` to see the damage and what can be recovered, "
             "then restore it from a copy, or run `nadi repair` to recover the rest"
         )
         self.folder, self.what, self.why_not = folder, what, why_not

@@ -41,7 +41,7 @@ class Ending(AsyncExitStack):
 
 async def end_within(limit_s: float, name: str, end: Callable[[], Awaitable[object]]) -> bool:
     """Run `end` and return whether it finished in time; otherwise cancel it and log a warning."""
-    task = asyncio.get_running_loop().create_task(_awaited(end))  # asyncio.create_task may fail in a simulation
+    task = asyncio.get_running_loop().create_task(_awaited(end))  # wrapped: in a simulation the task may never run
     try:
         await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:

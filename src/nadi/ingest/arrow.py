@@ -117,7 +117,7 @@ def _of_batch(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
     table = _follow(head, 0)
     at = _field(head, table, 2)
     if at is None:
-        raise struct.error("a batch has no head")
+        raise struct.error("the head of a batch is missing")
     batch = _follow(head, at)
     buffers, compression = _field(head, batch, 2), _field(head, batch, 3)
     if buffers is None:

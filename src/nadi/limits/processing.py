@@ -55,7 +55,7 @@ LAKE_COMPACTED_BYTES = 512 * MIB  # about this much at a time, in one snapshot
 LAKE_COMPACT_EVERY_S = 60.0  # interval of a writer's checks for small files, and for expired snapshots
 LAKE_REBUILT_WINDOW_BYTES = 64 * MIB  # of a segment, read from a table and sorted in memory at a time
 LAKE_REBUILT_AT_ONCE = 2_000  # events written together
-LAKE_FILE_PIECES = 64  # of one file, each of which reads its footer again
+LAKE_FILE_PIECES = 64  # of one file; each reads its footer again
 LAKE_READ_AHEAD = 2  # pieces of a table's files fetched ahead, each in memory completely
 
 # --- processing streams ---------------------------------------------------------------------------
@@ -119,7 +119,7 @@ STREAM_TABLE_KEYS = 16  # columns of a stream table's key
 STREAM_TABLE_TXN_BYTES = 256 * MIB  # of rows in one transaction: some seconds
 STREAM_TABLE_BATCH_ROWS = 10_000  # converted to events at a time
 STREAM_TABLE_MEMORY_BYTES = 256 * MIB  # about, for the latest rows of a table's keys and copies; more are in files,
-STREAM_TABLE_PARTS = 32  # over this many of which keys are distributed, recursively if necessary
+STREAM_TABLE_PARTS = 32  # files that keys are distributed over, recursively if necessary
 STREAM_TABLE_ROUND_EVENTS = 50_000  # whose changes are written by one transaction, if
 STREAM_TABLE_ROUND_BYTES = 16 * MIB  # more than this much is waiting
 STREAM_TABLE_LEASE_MS = 600_000  # of a transaction with changes, without contact from its writer

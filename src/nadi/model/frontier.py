@@ -141,7 +141,7 @@ class Bound:
 
 
 def may_begin(segments: Iterable[SegmentRange], waiting: Collection[int]) -> list[int]:
-    """Return the waiting segments of a cut that have no older segment before them: the rule of `Frontier`, for a cut
+    """Return the waiting segments of a cut that may start, without older segments: the rule of `Frontier`, for a cut
     that several clients change."""
     pieces = list(segments)
     index = SegmentsByKey(pieces)

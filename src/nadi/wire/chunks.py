@@ -63,5 +63,5 @@ def located_in(reply: wire.ChunksLocated) -> Located:
             raise ProtocolError(f"chunks of {reply.segment} are not in order: {str(part)[:200]}")
         end = part.end
     if not parts and not reply.is_last:
-        raise ProtocolError(f"a reply has no chunks of {reply.segment} but announces more")
+        raise ProtocolError(f"a reply without chunks of {reply.segment} announces more")
     return Located(reply.store, reply.mark, parts, reply.is_last)

@@ -55,7 +55,7 @@ def damage_of(reply: wire.ErrorMessage) -> DamagedDataError | ProtocolError:
     """Decode a reply with the code DAMAGED_DATA."""
     match = _TEXT.fullmatch(reply.message)
     if match is None:
-        return ProtocolError(f"a damage report of segment {reply.segment} has no range: {reply.message[:200]}")
+        return ProtocolError(f"a damage report of segment {reply.segment} lacks the range: {reply.message[:200]}")
     return DamagedDataError(reply.segment, int(match[1]), int(match[2]), match[3])
 
 
@@ -67,7 +67,7 @@ class KeyNotFoundError(ConditionFailedError):
 
 
 class TableLengthError(NadiError):
-    """A table's length isn't the one in the condition; used in a table's server only."""
+    """A table's length differs from the condition's; used in a table's server only."""
 
     def __init__(self, length: int) -> None:
         super().__init__(f"the table's length is {length}")

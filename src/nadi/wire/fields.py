@@ -159,7 +159,7 @@ def _read_key(data: memoryview, position: int, end: int) -> tuple[WireTableKey, 
     key = bytes(data[position : position + size])
     position += size
     if position + 8 > stop:
-        raise ProtocolError("a table key has no version")
+        raise ProtocolError("a table key ends before its version")
     return WireTableKey(key, _I64.unpack_from(data, position)[0]), stop
 
 

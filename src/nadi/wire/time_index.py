@@ -100,5 +100,5 @@ def moments_in(reply: wire.MomentsListed) -> Moments:
     if (np.diff(moments) <= 0).any() or (np.diff(offsets) <= 0).any():
         raise ProtocolError(f"the time index of {reply.segment} is out of order")
     if not len(entries) and not reply.is_last:
-        raise ProtocolError(f"a reply has no time index entries of {reply.segment} but announces more")
+        raise ProtocolError(f"a reply without time index entries of {reply.segment} announces more")
     return Moments(moments, offsets, reply.is_last, reply.appended_ms, reply.start)

@@ -1,6 +1,6 @@
 """Planning of a reader's next updates, from the group's state and the reader's local facts.
 
-Every reader plans independently by the same rules, so there is no leader: a reader with more than its share releases
+Every reader plans independently by the same rules, without a leader: a reader with more than its share releases
 segments, and a reader with less acquires free ones. If two want the same segment, the conditional update decides, and
 the loser plans again. Pure, like `state`.
 

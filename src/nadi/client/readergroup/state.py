@@ -7,7 +7,7 @@ and `stored_state` stores the result by compare-and-set. Invariants:
   -1; a done segment (its end cut is reached, or its stream is sealed there) stays for stream cuts.
 - A segment waits until every older segment with any of its keys was read to its end, by any reader; so the group reads
   each key's events in order.
-- A checkpoint fixes the position of each segment present when it is created: immediately if the segment has no owner,
+- A checkpoint fixes the position of each segment present when it is created: immediately for an unassigned segment,
   otherwise when its reader passes the checkpoint, dies, or releases the segment. A reader acquires no segment before
   it has passed. So all positions together are a boundary of the streams, and each reader had read exactly the events
   before its positions when it passed.

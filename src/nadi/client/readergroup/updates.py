@@ -175,7 +175,7 @@ class ForgetOutput:
 class UndoOutput:
     """A segment's output can't be committed any more: its events must be read again.
 
-    Allowed for the segment's reader, before it reads on, or for any caller while the segment has no reader.
+    Allowed for the segment's reader, before it reads on, or for any caller while the segment is unassigned.
     """
 
     reader: str
