@@ -1,4 +1,4 @@
-"""One server for the run, with a scope for each module."""
+"""One server for the whole run, with a scope for each module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone
 
 @pytest.fixture(scope="module")
 def uri(server: nadi.standalone.EmbeddedServer) -> Iterator[str]:
-    """The server has a scope `sc`. Tests use different stream names: a recreated stream has other segment ids."""
+    """The server has a scope `sc`. Tests name streams differently: a recreated one has other ids of segments."""
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         yield server.controller_uri

@@ -1,4 +1,4 @@
-"""A server that has lost a data file: one of three chunks of a stream of events, of bytes, and of state."""
+"""A server that has lost a file of its data: one chunk of three, of a stream of events, of bytes, and of state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nadi.client import StreamManager
 from nadi.naming import segment_name
 
 SEGMENT = segment_name("sc", "events", 0)
-PARTS, EVENTS = 3, 20  # each part has a chunk with this many events; the second part's chunk is lost
+PARTS, EVENTS = 3, 20  # each part of so many events in a chunk of its own; that of the second is lost
 EVENT_BYTES = 8 + 1_000
 PART_BYTES = EVENTS * EVENT_BYTES  # when so much is there it goes into a chunk, whole
 LIMITS = f"chunk_flush_age_s=3600,chunk_flush_bytes={PART_BYTES},storage_writer_tick_s=0.02,checkpoint_interval_s=0.1"
@@ -28,7 +28,7 @@ LEFT = [event(part, number) for part in (0, 2) for number in range(EVENTS)]
 
 
 def chunk_with(folder: Path, data: bytes) -> Path:
-    """Wait for the chunk with these bytes, and return its path."""
+    """The chunk that has the bytes, once one has."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         for path in folder.glob("tier2/**/*"):
@@ -40,7 +40,7 @@ def chunk_with(folder: Path, data: bytes) -> Path:
 
 @contextmanager
 def damaged_server(folder: Path) -> Iterator[str]:
-    """Yield its address; `folder` is new."""
+    """Its address; `folder` is new."""
     chunks = {}
     with (
         nadi.embedded(folder, containers=1, environment={"NADI_LIMITS": LIMITS}) as server,

@@ -1,7 +1,7 @@
-"""Types of the blocking client, whose methods are generated: checked by `script/check`, never run.
+"""What mypy makes of the blocking face, whose methods are made by functions: checked by `script/check`, never run.
 
-`assert_type` fails if a type was lost. Calls that must be rejected have a `type: ignore` with the error's code: if they
-are accepted, it is unused, which is an error, too.
+`assert_type` fails where a type was lost on the way. What must be refused has a `type: ignore` with the code of its
+error: where nothing is refused any more, that one is unused, which is an error too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An in-memory segment store and controller for the client's tests.
+"""A segment store and a controller with behaviour, in memory, for the client's tests.
 
-The store speaks the real protocol on a loopback socket (`tests.support.memory_store`). `Chaos` drops connections at
-random, from a seed: before an append is stored, or between storing and acknowledging it. The controller answers the
-client's protobuf messages without a socket.
+The store speaks the real protocol on a loopback socket, through the real one's door (`tests.support.memory_store`).
+`Chaos` says, from a seed, when it drops a connection: before an append is stored, or after it and before it is
+acknowledged. The controller answers the client's protobuf messages without a socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.memory_store import MemoryStore
 
 @dataclass
 class Chaos:
-    """Probabilities, per append, that the connection is dropped."""
+    """Chances, per append, that the connection is dropped."""
 
     seed: int = 0
     before: float = 0.0
@@ -50,12 +50,12 @@ class FakeStore(MemoryStore):
         self.chaos = chaos or Chaos()
         self.silent = False  # appends are neither stored nor answered
         self.refuses_appends = False  # the connection ends by each append
-        self.refuses_writers = False  # or the writer's setup before it
+        self.refuses_writers = False  # or by what comes before it, the writer's setup
         self.hold = False  # appends are stored and not answered
         self.refuses_reads = False  # the connection ends by each read
         self.ignores_reads = False  # reads are not answered
-        self.damage: list[tuple[int, int]] = []  # damaged ranges of every segment
-        self.misreports_damage = False  # damage is reported to end before its start
+        self.damage: list[tuple[int, int]] = []  # of every segment: read up to, told, and gone past
+        self.lies = False  # damage is said to end before it
         self.appends: dict[str, list[int]] = {}  # by segment, the sizes of those without a condition
         self.reads = 0
         self._server: asyncio.Server | None = None
@@ -91,13 +91,13 @@ class FakeStore(MemoryStore):
             connection.abort()
 
     def add(self, name: str) -> None:
-        """Create the stream if it doesn't exist."""
+        """Create it where it is not there yet."""
         if name not in self.segments:
             self.create(name)
 
 
 class FakeConnection(Connection):
-    """The real connection, minus the replies that the store's faults suppress."""
+    """The real one's, less what the store's faults take away."""
 
     store: FakeStore
 
@@ -169,7 +169,7 @@ class FakeConnection(Connection):
             pass
         elif damage:
             first, end = damage[0]
-            error = DamagedDataError(command.segment, first, 0 if store.misreports_damage else end, "it rusted")
+            error = DamagedDataError(command.segment, first, 0 if store.lies else end, "it rusted")
             self.send(damage_reply(error, command.request_id))
         else:
             if chaos.seed and chaos.random.random() < 0.3:
@@ -179,7 +179,7 @@ class FakeConnection(Connection):
 
 @dataclass
 class FakeStream:
-    """A stream. epochs: for each, {segment id: (low, high)}."""
+    """epochs: for each, {segment id: (low, high)}."""
 
     epochs: list[dict[int, tuple[float, float]]]
     head: dict[int, int]
@@ -202,7 +202,7 @@ class FakeController(ControllerClient):
         return added
 
     def rescale(self, scope: str, stream: str, sealed: list[int], ranges: list[tuple[float, float]]) -> list[int]:
-        """Seal and replace segments; return the new ids."""
+        """Seal and replace segments at once; the new ids."""
         known = self.streams[scope, stream]
         epoch, number = len(known.epochs), max(i & 0xFFFF_FFFF for e in known.epochs for i in e) + 1
         new = {segment_id(number + i, epoch): piece for i, piece in enumerate(ranges)}

@@ -1,6 +1,6 @@
-"""A proxy between a client and a real segment store that delays traffic or cuts connections in the middle of it.
+"""Between a client and a real segment store: holds back what passes, or cuts connections in the middle of it.
 
-A cut forwards all accepted bytes to the store, and loses answers, so that the client can't know the outcome.
+A cut passes on to the store all that it let through, and loses answers: the client can't know what is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nadi.client.manager.streams import stores_of
 
 class Gate:
     """`answers` and `requests` are let through while they are set. budgets: how many bytes each next connection passes
-    on to the store before it is cut; then it never ends."""
+    on to the store before it is cut; then there is no end."""
 
     def __init__(self, store: tuple[str, int], budgets: Iterable[int] = ()) -> None:
         self.cuts = 0  # of those
@@ -52,7 +52,7 @@ class Gate:
                 threading.Thread(target=self._pass, args=(client,), daemon=True).start()
 
     def _pass(self, client: socket.socket) -> None:
-        """Forward in both directions until both have ended, and close both sockets."""
+        """Passes both ways until both have ended, and closes both sockets."""
         with client, contextlib.suppress(OSError), socket.create_connection(self._store) as store:
             for one in (client, store):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,7 +89,7 @@ def _end(one: socket.socket) -> None:
 
 @contextmanager
 def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gate]]:
-    """Yield a client of the server at `uri` whose connections to the segment store pass a gate."""
+    """A client of the server at `uri` whose connections to the segment store lead through a gate."""
     gate = Gate(store)
 
     async def segment_endpoint(segment: str) -> tuple[str, int]:
@@ -105,7 +105,7 @@ def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gat
 
 @asynccontextmanager
 async def relayed(uri: str, budgets: Iterable[int]) -> AsyncIterator[tuple[aio.StreamManager, Gate]]:
-    """Like `gated`, for asyncio."""
+    """As `gated`, for asyncio."""
     async with aio.StreamManager(uri) as manager:
         controller = stores_of(manager).controller
         gate = Gate(await controller.segment_endpoint("sc/st/0.#epoch.0"), budgets)

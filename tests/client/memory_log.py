@@ -1,4 +1,4 @@
-"""An in-memory revisioned stream whose calls can be paused."""
+"""A revisioned stream in memory, whose every call can be made to wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nadi.errors import ConditionFailedError, NadiError, TruncatedError
 
 @dataclass
 class Memory:
-    """The server's side of one revisioned stream."""
+    """What a server would keep of one revisioned stream."""
 
     start: int = 0
     records: list[RevisionRecord] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Memory:
 
 
 class MemoryLog(RevisionedStream):
-    """A client's connection to the memory; calls pause before they take effect, and before they return."""
+    """One client's way to the memory; a call waits before it has its effect, and before its caller hears of it."""
 
     name = "sc/st"
     timeout_s = 30.0

@@ -1,4 +1,4 @@
-"""A process that changes shared state until it is killed: `shared_worker.py URI NAME`; prints a line per change."""
+"""A process that changes shared state until it is killed: `shared_worker.py URI NAME`, a line for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking client against a store in another process."""
+"""The blocking face: the same client in a thread, against a store in another process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_write_and_read(manager: StreamManager) -> None:
         assert reader.position() == end
 
 
-def test_iterators_end_after_their_timeout(uri: str, manager: StreamManager) -> None:
+def test_iterators_end_after_their_timeout_without_anything_new(uri: str, manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st4").tail
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("read_events", {}),
@@ -78,7 +78,7 @@ def test_iterators_end_after_their_timeout(uri: str, manager: StreamManager) -> 
     for name, options in kinds:
         assert next(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
         found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
-        with pytest.raises(RequestTimeoutError, match="sc/st4"):
+        with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
             list(found)
         assert list(found) == []
 
@@ -87,7 +87,7 @@ def test_iterators_end_after_their_timeout(uri: str, manager: StreamManager) -> 
             for name, options in kinds:
                 assert await anext(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
                 found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
-                with pytest.raises(RequestTimeoutError, match="sc/st4"):
+                with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
                     [_ async for _ in found]
                 assert [_ async for _ in found] == []
 
@@ -131,7 +131,7 @@ def test_closing_ends_every_wait(uri: str) -> None:
     manager.close()
 
 
-def test_call_during_close_ends(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_comes_while_the_client_is_closed_ends_too(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = StreamManager(uri)
     submit, closing = loop_thread._LoopCall, threading.Thread(target=manager.close)
 
@@ -147,25 +147,25 @@ def test_call_during_close_ends(uri: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert not closing.is_alive()
 
 
-def test_client_in_a_forked_process_raises(manager: StreamManager) -> None:
+def test_a_client_is_not_for_a_forked_process(manager: StreamManager) -> None:
     writer = manager.create_writer("sc", "st4")
     reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a call that never returns ends this process by a signal
-        failures = 0
+        signal.alarm(60)  # a call that waits for ever ends this process by a signal
+        told = 0
         for call in (manager.list_scopes, reader.next_block, lambda: writer.write_event(b"x")):
             try:
                 call()
             except ClosedError as error:
-                failures += "fork" in str(error)
+                told += "fork" in str(error)
         manager.close()
-        os._exit(failures)
+        os._exit(told)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     writer.write_event(b"the parent's goes on").result(60)
 
 
-def test_processes_start_while_a_client_is_busy(manager: StreamManager) -> None:
+def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> None:
     done = threading.Event()
 
     def work() -> None:
@@ -190,7 +190,7 @@ def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
     reader.close()
 
 
-def test_ctrl_c_cancels_the_call_in_the_loop() -> None:
+def test_ctrl_c_ends_what_a_call_does_on_the_loop() -> None:
     thread = LoopThread("a loop's")
     ended = threading.Event()
 
@@ -212,7 +212,7 @@ def test_ctrl_c_cancels_the_call_in_the_loop() -> None:
 
 @contextlib.contextmanager
 def interrupted() -> Iterator[None]:
-    """Raise KeyboardInterrupt shortly."""
+    """By Ctrl-C, in a moment."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -222,7 +222,7 @@ def interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
 
 
-def test_unreachable_controller_raises_with_its_address() -> None:
+def test_a_missing_controller_is_named() -> None:
     from nadi.client.control import calls as controller_calls
 
     with pytest.MonkeyPatch.context() as patch:
@@ -231,7 +231,7 @@ def test_unreachable_controller_raises_with_its_address() -> None:
             manager.create_writer("sc", "st")
 
 
-def test_waits_that_time_out_on_arrival_lose_nothing(manager: StreamManager) -> None:
+def test_waits_that_end_as_something_comes_lose_nothing(manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st1").tail
     events = [b"%d" % number for number in range(300)]
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
@@ -257,7 +257,7 @@ def test_waits_that_time_out_on_arrival_lose_nothing(manager: StreamManager) -> 
     assert ended > 10
 
 
-def test_undelivered_block_is_returned_again(manager: StreamManager) -> None:
+def test_a_block_that_did_not_reach_its_thread_comes_again(manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st1").tail
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
         writer.write_event(b"a", "k").result(60)

@@ -1,4 +1,4 @@
-"""Cuts, bookmarks, slices, reads by routing key and cuts before n events, against a server."""
+"""Cuts, bookmarks, slices, narrowed reading and looking back against the whole server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(manager: StreamManager, stream: str, numbers: range) -> None:
 
 
 def scaled(manager: StreamManager, stream: str) -> list[StreamCut]:
-    """Create a stream of 400 events, with a split and a merge between four cuts of it."""
+    """A stream of 400 events and four cuts of it, a split and a merge between them."""
     manager.create_stream("home", stream, 2)
     cuts = [manager.stream_info("home", stream).head]
     write(manager, stream, range(3))
@@ -85,32 +85,32 @@ def test_cuts_over_a_split_and_a_merge(manager: StreamManager) -> None:
     assert cuts.after(cuts.after(head, 100), 50) != cuts.after(head, 100)
 
 
-def test_invalid_cuts_are_rejected(manager: StreamManager) -> None:
+def test_a_cut_that_is_none_is_refused(manager: StreamManager) -> None:
     head, _, second, tail = scaled(manager, "refused")
     cuts = manager.cuts("home", "refused")
     for cut in (head, second, tail):
         cuts.check(cut)
     segment, offset = next(iter(tail.positions.items()))
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="within an event"):
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset - 1}))
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="past its end"):
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset + 9}))
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="cover the keys"):
         cuts.check(StreamCut("home", "refused", {segment: offset}))
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="belongs to stream"):
         cuts.check(StreamCut("home", "other", {segment: offset}))
     with pytest.raises(InvalidStreamCutError):
         cuts.bytes_between(tail, head)
     with pytest.raises(InvalidArgumentError):
         cuts.after(tail, -1)
     manager.truncate_stream(second)
-    with pytest.raises(TruncatedError):
+    with pytest.raises(TruncatedError, match="all of segment"):
         cuts.check(head)
     with pytest.raises(TruncatedError):
         cuts.events_between(head, tail)
 
 
-def test_bookmarks_are_stored_listed_and_tagged(manager: StreamManager) -> None:
+def test_bookmarks_are_kept_found_and_tagged(manager: StreamManager) -> None:
     head, first, second, tail = scaled(manager, "marked")
     bookmarks = manager.bookmarks("home")
     made = bookmarks.create("noon", first, note="the sun is high", tags=["day", "sun"])
@@ -166,9 +166,7 @@ def test_more_bookmarks_than_a_page(manager: StreamManager) -> None:
     assert [b.name for b in manager.bookmarks("many").list()] == names
 
 
-def test_one_of_several_creators_of_a_name_succeeds(
-    manager: StreamManager, server: nadi.standalone.EmbeddedServer
-) -> None:
+def test_of_many_creators_of_one_name_one_wins(manager: StreamManager, server: nadi.standalone.EmbeddedServer) -> None:
     _, first, second, _ = scaled(manager, "raced")
 
     async def race() -> list[object]:
@@ -188,13 +186,13 @@ def test_one_of_several_creators_of_a_name_succeeds(
     assert len(kept.tags) == 8, "tags given at once are all kept"
 
 
-def test_slice_is_opened_by_name(manager: StreamManager) -> None:
+def test_a_slice_is_opened_by_its_name(manager: StreamManager) -> None:
     head, first, second, tail = scaled(manager, "sliced")
     slices = manager.slices("home")
     slices.create("week-45", first, second, tags=["weeks"])
     with pytest.raises(AlreadyExistsError):
         slices.create("week-45", head, tail)
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="lies after its end"):
         slices.create("backwards", tail, head)
     with manager.open_slice("home", "week-45") as reader:
         events = [event for _, block in reader for event in block]
@@ -223,7 +221,7 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
                 piece = ranges.get(event.segment_id)
                 assert piece is None or any(piece.low <= key_position(k) < piece.high for k in keys)
             assert len(found) < len(whole)
-    # a reader continues from its position with the same keys
+    # a reader goes on from its position with the same keys
     with manager.create_reader("home", "narrow", end=tail, routing_keys=KEYS[:1]) as reader:
         got = [event for _ in range(2) for event in (reader.next_block(60) or pytest.fail("ended"))[1]]
         position = reader.position()
@@ -232,8 +230,8 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
     assert mine == [f"{KEYS[0]}:{number}".encode() for number in range(10)]
 
 
-def test_position_with_waiting_segments_is_narrowed(manager: StreamManager) -> None:
-    """The cut is before a merged segment on one side only: a reader of the other side's keys starts with it."""
+def test_a_position_with_segments_to_come_is_narrowed_too(manager: StreamManager) -> None:
+    """The cut stands before a merged segment on one side only: a reader of the other side's keys begins with it."""
     manager.create_stream("home", "halves")
     manager.scale_stream("home", "halves", [0], [(0.0, 0.5), (0.5, 1.0)])
     write(manager, "halves", range(2))
@@ -253,7 +251,7 @@ def test_position_with_waiting_segments_is_narrowed(manager: StreamManager) -> N
         ]
 
 
-def test_bookmarks_survive_a_kill_and_are_deleted_with_their_scope(tmp_path: Path) -> None:
+def test_bookmarks_outlive_a_killed_server_and_go_with_their_scope(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
         with StreamManager(server.controller_uri) as manager:
             manager.create_scope("sc")
@@ -284,7 +282,7 @@ def between(manager: nadi.StreamManager, start: nadi.StreamCut, end: nadi.Stream
         return [event for _, block in reader for event in block]
 
 
-def test_cut_before_n_events_in_one_segment_counts_from_the_end(manager: nadi.StreamManager) -> None:
+def test_in_one_segment_it_is_the_last_events(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "one", 1)
     events = [b"%d" % number * (1 + number % 40) for number in range(3000)] + [bytes(300_000), b"", b"last"]
     write_all(manager, "one", events)
@@ -296,11 +294,11 @@ def test_cut_before_n_events_in_one_segment_counts_from_the_end(manager: nadi.St
     middle = cuts.after(head, 1000)
     assert between(manager, cuts.before(middle, 10), middle) == events[990:1000]
     assert cuts.before(head, 5) == cuts.settled(head)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="before no other"):
         cuts.before(tail, -1)
 
 
-def test_cut_before_n_events_over_splits_and_merges(manager: nadi.StreamManager) -> None:
+def test_over_splits_and_merges(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "scaled", 2)
     written: list[list[bytes]] = []
     for ranges in ([(0.0, 0.3), (0.3, 0.5)], [(0.0, 0.3)], [(0.0, 0.5)]):
@@ -325,7 +323,7 @@ def test_cut_before_n_events_over_splits_and_merges(manager: nadi.StreamManager)
     assert between(manager, cuts.before(tail, 10), tail) == []
 
 
-def test_idle_segment_contributes_no_events(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_was_idle_gives_nothing(manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookback, "_SAME_TIME_MS", 1000)
     manager.create_stream("home", "uneven", 2)
     low, high = manager.current_segments("home", "uneven")
@@ -339,7 +337,7 @@ def test_idle_segment_contributes_no_events(manager: nadi.StreamManager, monkeyp
     assert sorted(between(manager, cuts.before(tail, 60), tail)) == [b"new" * 100] * 50 + [b"old" * 100] * 10
 
 
-def test_came_by_returns_arrival_times(manager: nadi.StreamManager) -> None:
+def test_by_when_events_had_come(manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "times", 1)
     began_ms = time.time_ns() // 1_000_000
     write_all(manager, "times", [b"x" * 5000] * 4)

@@ -1,4 +1,4 @@
-"""Calls to a controller at its limit of concurrent calls are retried, and don't fail as on a full disk."""
+"""A controller that has as many calls as it takes: the next waits for its turn, and is not told of a full disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import until_async
 
 
 class Answers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A call that answers once it is released; with `stops`, the first call is aborted, as by a stopping server."""
+    """Answers once it is let go; breaks off the first call, as a server does that is stopped, if it `stops`."""
 
     def __init__(self, *, stops: bool = False) -> None:
         self.goes_on, self.stops = asyncio.Event(), stops
@@ -50,7 +50,7 @@ async def answering(answers: Answers, **given: Any) -> AsyncIterator[ControllerC
         await server.stop(0)
 
 
-async def test_call_over_the_controllers_limit_is_retried() -> None:
+async def test_a_call_beyond_those_a_controller_takes_is_tried_again() -> None:
     async with answering(slow := Answers(), maximum_concurrent_rpcs=1) as client:
         first, second = (asyncio.create_task(client.scope_exists("s")) for _ in range(2))
         await until_async(lambda: client.trouble is not None)
@@ -61,12 +61,12 @@ async def test_call_over_the_controllers_limit_is_retried() -> None:
         assert await second
 
 
-async def test_call_aborted_by_a_stopping_controller_is_retried() -> None:
+async def test_a_call_that_a_stopping_controller_breaks_off_is_made_again() -> None:
     async with answering(Answers(stops=True)) as client:
         assert await client.scope_exists("s")
 
 
-async def test_client_closed_during_a_retry_raises() -> None:
+async def test_a_client_that_is_closed_meanwhile_says_so() -> None:
     async with answering(Answers()) as client:
         waiting = asyncio.create_task(client.scope_exists("s"))
         cancelled = asyncio.create_task(client.scope_exists("s"))
@@ -79,7 +79,7 @@ async def test_client_closed_during_a_retry_raises() -> None:
             await waiting
 
 
-async def test_too_large_request_raises() -> None:
+async def test_a_request_that_is_too_large_is_told_so() -> None:
     async with answering(Answers(), options=[("grpc.max_receive_message_length", 100)]) as client:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="larger than max"):
             await client.scope_exists("s" * 200)

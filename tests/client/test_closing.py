@@ -1,4 +1,4 @@
-"""Closing a client at any moment: pending calls raise ClosedError, and the loop's exception handler isn't called."""
+"""A client that is closed at any moment of its work: who waits gets a ClosedError, and the loop hears nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENCE_S = 0.05  # in which a connection's timer has gone off some times
 
 
 async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
-    """Return the calls of the loop's exception handler, and the outcomes of a flush, an append and a request."""
+    """What the loop's handler was told, and what became of a flush, of an append, and of a request."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     async with world(1) as w:
@@ -42,13 +42,13 @@ async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
         await w.manager.close()
         await asyncio.wait(waits, timeout=60)
         for one in waits:
-            one.cancel()  # still waiting
+            one.cancel()  # who still waits
         ends = await asyncio.gather(*waits, return_exceptions=True)
     return unhandled, ends
 
 
 class Server(asyncio.Protocol):
-    """A server that answers only the greeting. ended: the error that ended its connection."""
+    """Answers nothing but the greeting. ended: with how its connection ended."""
 
     def __init__(self, ended: asyncio.Future[Exception | None]) -> None:
         self.ended = ended
@@ -61,7 +61,7 @@ class Server(asyncio.Protocol):
 
 
 async def end_of(*, asks: bool) -> Exception | None:
-    """Return the error that ended a server's connection when a client closed it, with or without a pending answer."""
+    """What a server's connection ended with that a client closed, when it had an answer to come or none."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Exception | None] = loop.create_future()
     server = await loop.create_server(lambda: Server(ended), "127.0.0.1", 0)
@@ -77,14 +77,14 @@ async def end_of(*, asks: bool) -> Exception | None:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_closed_connection_sends_nothing_more(loop: Any) -> None:
+def test_the_system_does_not_go_on_sending_what_got_no_answer(loop: Any) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
         assert isinstance(runner.run(end_of(asks=True)), ConnectionResetError)
         assert runner.run(end_of(asks=False)) is None
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_closing_a_busy_client_leaves_no_unhandled_error(loop: Any) -> None:
+def test_a_client_that_is_closed_while_it_works_leaves_nothing_unhandled(loop: Any) -> None:
     for turns in range(TURNS):
         with asyncio.Runner(loop_factory=loop) as runner:
             unhandled, ends = runner.run(close_after(turns))
@@ -96,7 +96,7 @@ def test_closing_a_busy_client_leaves_no_unhandled_error(loop: Any) -> None:
 
 
 async def give_up_after(turns: int) -> list[Any]:
-    """Return the calls of the loop's exception handler after cancelling a connection that is being opened."""
+    """What the loop's handler was told when the opening of a connection was cancelled, then and a while later."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     store = FakeStore()
@@ -116,14 +116,14 @@ async def give_up_after(turns: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_connection_cancelled_while_opening_sends_nothing(loop: Any) -> None:
-    """uvloop closes a new connection's socket without notifying the task that has queued a greeting."""
+def test_a_connection_that_is_given_up_while_it_opens_sends_nothing_more(loop: Any) -> None:
+    """uvloop closes the socket of one that is just made without a word to whoever has queued a greeting."""
     for turns in range(TURNS // 2):
         with asyncio.Runner(loop_factory=loop) as runner:
             assert runner.run(give_up_after(turns)) == [], turns
 
 
-async def test_waiting_for_a_token_raises_closed_error_unless_cancelled() -> None:
+async def test_who_waits_for_a_token_gets_a_closed_error_unless_cancelled() -> None:
     class Standing(ControllerClient):
         async def delegation_token(self, *_: Any, **__: Any) -> str:
             await asyncio.Event().wait()

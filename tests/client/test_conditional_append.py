@@ -1,4 +1,4 @@
-"""Conditional appends while the store drops connections before or after it stores them."""
+"""Conditional appends while the store drops connections: before it stored an append, and after."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_bytes_are_stored_once_and_in_order() -> None:
         assert await reader.read() == b"".join(pieces)
 
 
-async def test_large_pieces_with_several_in_flight() -> None:
+async def test_large_pieces_of_which_several_are_under_way() -> None:
     chance = random.Random(4)
     async with world(chaos=Chaos(seed=4, before=0.1, after=0.1)) as here:
         pieces = [chance.randbytes(300_000) for _ in range(60)]
@@ -46,8 +46,8 @@ async def test_large_pieces_with_several_in_flight() -> None:
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
 
 
-async def test_sessions_are_replaced_with_appends_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when tokens expire soon: each byte and each event is stored once and in order."""
+async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when their tokens end soon: each byte and each event is stored once and in order."""
     chance = random.Random(6)
     monkeypatch.setattr(OpenSession, "is_due", property(lambda _: chance.random() < 0.3))
     async with world() as here:
@@ -67,8 +67,8 @@ async def test_sessions_are_replaced_with_appends_in_flight(monkeypatch: pytest.
         assert here.store.data(segment_name("sc", "more", 0)) == frame_events(events)
 
 
-async def test_appends_after_a_rejected_append_fail() -> None:
-    """Not even if another writer's bytes end exactly at the offset that the next append expects."""
+async def test_behind_a_refused_append_nothing_passes() -> None:
+    """Not even where somebody else's bytes, coming between two of them, end just where the next one begins."""
 
     async with world() as here:
         writer = await here.manager.create_byte_writer("sc", "st")
@@ -85,7 +85,7 @@ async def test_appends_after_a_rejected_append_fail() -> None:
             patch.setattr(FakeConnection, "handle", meanwhile)
             await writer.write(b"a" * 400_000)
             await writer.write(b"b" * 400_000)
-            with pytest.raises(ConditionFailedError, match="800,000"):
+            with pytest.raises(ConditionFailedError, match="800,000 bytes were not stored"):
                 await writer.flush(60)
             await segment_info(stores_of(here.manager), SEGMENT)
         assert here.store.data(SEGMENT) == b"first" + b"other".ljust(400_000)
@@ -98,7 +98,7 @@ async def test_a_server_without_room_is_waited_for() -> None:
         for piece in (b"a", b"b", b"c"):
             await writer.write(piece * 400_000)
         await until_async(lambda: writer._appender.trouble is not None)
-        with pytest.raises(RequestTimeoutError, match="1,200,000"):
+        with pytest.raises(RequestTimeoutError, match=r"1,200,000 bytes .* no room for the log"):
             await writer.flush(0.1)
         here.store.full = False
         await writer.close(60)

@@ -1,4 +1,4 @@
-"""Threads write single events and batches, by blocking writers, while their connections to a real server are cut."""
+"""Threads write one by one and in bulk, by blocking writers, while their connections to a real server are cut."""
 
 from __future__ import annotations
 

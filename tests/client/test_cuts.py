@@ -1,4 +1,4 @@
-"""The algebra of stream cuts, against a model of the bytes read from each segment."""
+"""The algebra of stream cuts, against a model that knows of each segment how much of it was read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cells(piece: Any) -> range:
 
 @dataclass
 class FakeStream:
-    """A stream sc/st with a history of scalings, as StreamCuts queries it from controller and stores."""
+    """A stream sc/st with a history of scalings, as StreamCuts asks controller and stores for it."""
 
     history: EpochHistory
     lengths: dict[int, int]
@@ -70,7 +70,7 @@ class FakeStream:
         return StreamCuts(cast("Any", self), "sc", "st")
 
     def read(self, cut: StreamCut) -> dict[int, int]:
-        """Return the bytes of each segment before the cut."""
+        """How much of each segment lies before the cut."""
         found: dict[int, set[int]] = {segment: set() for segment in self.lengths}
         for chain in self.chains:
             at = next(segment for segment in chain if segment in cut.positions)
@@ -83,7 +83,7 @@ class FakeStream:
 
 @st.composite
 def streams(draw: st.DrawFn) -> FakeStream:
-    """Draw up to five scalings, each a split or a merge."""
+    """Up to five scalings, each a split or a merge."""
     history = EpochHistory([first_epoch(draw(st.sampled_from([1, 2, 4])), 0)])
     for epoch in range(draw(st.integers(0, 5))):
         active = history.epoch(epoch)
@@ -101,7 +101,7 @@ def streams(draw: st.DrawFn) -> FakeStream:
 
 @st.composite
 def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
-    """Draw a cut that a reader can reach: completed segments stay in the cut until it looks for their successors."""
+    """Where a reader may stand: segments read to their ends stay in the cut until it looks for what follows."""
     active = {segment.id: 0 for segment in stream.history.epoch(0)}
     waiting: dict[int, set[int]] = {}  # segments to begin, with the cells that are ready for them
     for _ in range(draw(st.integers(0, 14))):
@@ -124,7 +124,7 @@ def cuts_of(draw: st.DrawFn, stream: FakeStream) -> StreamCut:
 
 
 @given(st.data())
-def test_cuts_are_ordered_by_the_events_before_them(data: st.DataObject) -> None:
+def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObject) -> None:
     stream = data.draw(streams())
     a, b = data.draw(cuts_of(stream)), data.draw(cuts_of(stream))
     read_a, read_b = stream.read(a), stream.read(b)
@@ -144,7 +144,7 @@ def test_cuts_are_ordered_by_the_events_before_them(data: st.DataObject) -> None
         for segment in (s for s, offset in cut.positions.items() if offset < 0):
             chains = [chain for chain in stream.chains if segment in chain]
             before = [min(i for i in chain if i in cut.positions) for chain in chains]
-            assert set(before) != {segment}, "a segment without older ones has started"
+            assert set(before) != {segment}, "what has nothing left to wait for has begun"
     assert asyncio.run(cuts.bytes_between(earliest, latest)) == sum(abs(read_a[s] - read_b[s]) for s in read_a)
 
 

@@ -1,4 +1,4 @@
-"""Truncation and cuts around damage: both its ends are valid positions of a cut."""
+"""Where data is damaged, one wants to truncate up to it, or to cut around it: its two ends are positions of a cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def event(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with a chunk that has two damaged blocks."""
+    """A data folder with a chunk of which two blocks are damaged."""
     folder = tmp_path_factory.mktemp("damaged") / "data"
 
     async def move_all() -> None:
@@ -69,7 +69,7 @@ def cut(offset: int) -> StreamCut:
 
 
 def stretches(manager: StreamManager) -> list[DamagedDataError]:
-    """Return the damage that a reader reports."""
+    """What a reader is told."""
     with manager.create_reader("s", "t", end=manager.stream_info("s", "t").tail, on_damage="skip") as reader:
         for _ in reader:
             pass
@@ -106,9 +106,9 @@ def test_a_stream_is_truncated_at_damage(manager: StreamManager, place: str) -> 
     offset = first.offset if place == "begin" else first.end_offset
     manager.truncate_stream(cut(offset))
     assert manager.stream_info("s", "t").head == cut(offset)
-    reported = [(offset, first.end_offset)] if place != "end" else []
+    told = [(offset, first.end_offset)] if place != "end" else []
     assert [(damage.offset, damage.end_offset) for damage in stretches(manager)] == [
-        *reported,
+        *told,
         (second.offset, second.end_offset),
     ]
     manager.truncate_stream(cut(second.end_offset))
@@ -126,5 +126,5 @@ def test_event_times_are_looked_up_before_damage_that_reaches_the_end(base: Path
     with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
         manager.update_stream("s", "t", event_time="at")
         cuts = manager.cuts("s", "t")
-        assert cuts.after_event_time(0) == cuts.tail(), "the damaged events' times are unknown"
+        assert cuts.after_event_time(0) == cuts.tail(), "nobody knows what is there"
         assert stretches(manager)[-1].end_offset == EVENTS * EVENT_BYTES

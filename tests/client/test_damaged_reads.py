@@ -1,4 +1,4 @@
-"""A server that has lost a data file: every kind of reader reports the damage soon, and reads all other events."""
+"""A server that has lost a file of its data: every kind of reader is told soon, and all else is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def manager(uri: str) -> Iterator[StreamManager]:
         yield manager
 
 
-def test_lost_chunk_raises_with_its_range(manager: StreamManager) -> None:
+def test_a_lost_chunk_is_told_with_its_place(manager: StreamManager) -> None:
     end = manager.stream_info("sc", "events").tail
     reads: list[Iterable[object]] = [
         manager.read_events("sc", "events", end=end),
@@ -41,15 +41,13 @@ def test_lost_chunk_raises_with_its_range(manager: StreamManager) -> None:
     ]
     for read in reads:
         begun = time.monotonic()
-        with pytest.raises(DamagedDataError) as raised:
+        with pytest.raises(DamagedDataError) as told:
             list(read)
-        assert (raised.value.segment, raised.value.offset, raised.value.end_offset) == (SEGMENT, *GAP)
+        assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, *GAP)
         assert time.monotonic() - begun < 30
 
 
-def test_skipped_damage_is_a_gap_and_other_events_are_read(
-    manager: StreamManager, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog: pytest.LogCaptureFixture) -> None:
     end = manager.stream_info("sc", "events").tail
     with caplog.at_level(logging.WARNING, "nadi.client"):
         with manager.create_reader("sc", "events", end=end, on_damage="skip") as reader:
@@ -65,7 +63,7 @@ def test_skipped_damage_is_a_gap_and_other_events_are_read(
     assert sum(message.startswith("skipped: ") for message in caplog.messages) == 4
 
 
-def test_slice_skips_damage(uri: str, manager: StreamManager) -> None:
+def test_a_slice_can_skip_it_too(uri: str, manager: StreamManager) -> None:
     head, tail = manager.stream_info("sc", "events").head, manager.stream_info("sc", "events").tail
     manager.slices("sc").create("all", head, tail)
     with manager.open_slice("sc", "all") as reader, pytest.raises(DamagedDataError):
@@ -80,15 +78,15 @@ def test_slice_skips_damage(uri: str, manager: StreamManager) -> None:
             return [data async for _, block in reader for data in block.events()]
 
     assert asyncio.run(by_asyncio()) == LEFT
-    raised = CliRunner().invoke(app, ["read", "sc", "all", "--slice", "--controller", uri])
-    assert (raised.exit_code, "can't be read" in raised.output) == (1, True)
+    told = CliRunner().invoke(app, ["read", "sc", "all", "--slice", "--controller", uri])
+    assert (told.exit_code, "can't be read" in told.output) == (1, True)
     left = CliRunner().invoke(app, ["read", "sc", "all", "--slice", "--on-damage", "skip", "--controller", uri])
     assert (left.exit_code, left.stdout_bytes) == (0, b"".join(data + b"\n" for data in LEFT))
     assert CliRunner().invoke(app, ["read", "sc", "all", "--on-damage", "skipp"]).exit_code == 2
 
 
 @pytest.mark.parametrize("on_damage", ["raise", "skip"])
-def test_group_reports_damage_once_and_continues(manager: StreamManager, on_damage: Any) -> None:
+def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any) -> None:
     groups = manager.reader_group_manager("sc")
     end = manager.stream_info("sc", "events").tail
     groups.create_reader_group(f"group-{on_damage}", "events", ends=[end])
@@ -113,22 +111,22 @@ def test_group_reports_damage_once_and_continues(manager: StreamManager, on_dama
     assert gaps == [(on_damage, *GAP)]
 
 
-def test_byte_reader_reports_the_end_of_damage(manager: StreamManager) -> None:
+def test_a_byte_reader_is_told_where_to_go_on(manager: StreamManager) -> None:
     with manager.create_byte_reader("sc", "bytes", timeout=60) as reader:
         assert reader.read(PART_BYTES).startswith(b"bytes part 0")
-        with pytest.raises(DamagedDataError) as raised:
+        with pytest.raises(DamagedDataError) as told:
             reader.read(1)
-        assert (raised.value.offset, raised.value.end_offset) == GAP
-        reader.seek(raised.value.end_offset)
+        assert (told.value.offset, told.value.end_offset) == GAP
+        reader.seek(told.value.end_offset)
         assert reader.read(PART_BYTES).startswith(b"bytes part 2")
 
 
-def test_shared_state_with_damaged_records_raises(manager: StreamManager) -> None:
+def test_shared_state_is_not_made_of_a_part_of_its_records(manager: StreamManager) -> None:
     with pytest.raises(DamagedDataError):
         manager.shared_map("sc", "state", value_type=str)
 
 
-async def test_boundary_within_damage_raises(uri: str) -> None:
+async def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> None:
     async with aio.StreamManager(uri, timeout=60) as manager:
         stream = await manager.revisioned_stream("sc", "events")
         assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES

@@ -1,4 +1,4 @@
-"""The client against a server in another process."""
+"""The client against the whole server, in a process of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_scopes_and_streams(manager: StreamManager) -> None:
         with pytest.raises(InvalidNameError):
             manager.create_stream("sc", wrong)
     for wrong in ("abc", [1]):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="list of texts"):
             manager.create_stream("sc", "tagged", tags=wrong)
     with pytest.raises(StreamNotFoundError):
         manager.scale_stream("sc", "none", [0], [(0.0, 1.0)])
@@ -61,7 +61,7 @@ def test_scopes_and_streams(manager: StreamManager) -> None:
     assert not manager.delete_scope("other")
 
 
-def test_transaction_is_resumed_by_its_id(manager: StreamManager) -> None:
+def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
     manager.create_stream("sc", "resumed", 2)
     with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as first:
         committed, aborted, other = first.begin_txn(), first.begin_txn(), first.begin_txn(60_000)
@@ -72,7 +72,7 @@ def test_transaction_is_resumed_by_its_id(manager: StreamManager) -> None:
             committed.abort()
     with pytest.raises(ClosedError):
         first.begin_txn()
-    with pytest.raises(TransactionFailedError):
+    with pytest.raises(TransactionFailedError, match="let go"):
         other.write_event(b"x")
     with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as second:
         again = second.get_txn(str(committed.txn_id))
@@ -118,7 +118,7 @@ def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: St
     assert sum(1 for _ in manager.read_events("sc", "whole", end=info.tail)) == 100
 
 
-def test_reader_reports_a_truncated_segment_and_continues(manager: StreamManager) -> None:
+def test_a_reader_is_told_of_a_segment_that_is_gone_and_goes_on(manager: StreamManager) -> None:
     manager.create_stream("sc", "gone")
     with manager.create_writer("sc", "gone") as writer:
         writer.write_batch([b"old"] * 10, "k").result(60)

@@ -1,4 +1,4 @@
-"""Event time against a server: noted times, windows of readers, cuts for a time."""
+"""Event time against the whole server: what writers note, the windows of readers, cuts for a time."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def until(look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
 
 
 def reached(manager: StreamManager, stream: str, timestamp_ms: int) -> StreamCut:
-    """Wait for the cut after that time, and return it."""
+    """The cut after that time, once there is one."""
     cuts = manager.cuts("sc", stream)
     return until(lambda: cuts.after_event_time(timestamp_ms))
 
 
 def await_a_round(manager: StreamManager) -> None:
-    """Return once the controller has checked all streams again."""
+    """Return once the controller has looked at all streams again."""
     stream = new_stream(manager)
     with manager.create_writer("sc", stream) as writer:
         writer.note_time(1).result(60)
@@ -86,12 +86,12 @@ def await_a_round(manager: StreamManager) -> None:
 def times(
     manager: StreamManager, stream: str, start: StreamCut | None = None, end: StreamCut | None = None
 ) -> list[int]:
-    """Return the events, which are their times here."""
+    """The events, which are their own times here."""
     end = end or manager.cuts("sc", stream).tail()
     return sorted(int(event.data) for event in manager.read_events("sc", stream, start=start, end=end))
 
 
-def test_events_before_a_noted_time_are_before_its_watermark(manager: StreamManager) -> None:
+def test_what_was_written_before_a_noted_time_lies_before_its_watermark(manager: StreamManager) -> None:
     stream = new_stream(manager, 2)
     cuts = manager.cuts("sc", stream)
     assert cuts.after_event_time(1) is None
@@ -109,7 +109,7 @@ def test_events_before_a_noted_time_are_before_its_watermark(manager: StreamMana
         assert cuts.at_event_time(101) == cuts.after_event_time(100)  # nothing came between them
 
 
-def test_noted_time_waits_for_earlier_events(server: RestartableServer, manager: StreamManager) -> None:
+def test_a_note_waits_for_what_was_written_before_it(server: RestartableServer, manager: StreamManager) -> None:
     stream = new_stream(manager)
     with manager.create_writer("sc", stream) as writer:
         writer.write_event(b"1").result(60)
@@ -122,8 +122,8 @@ def test_noted_time_waits_for_earlier_events(server: RestartableServer, manager:
         assert times(manager, stream, end=reached(manager, stream, 3)) == [1, 2]
 
 
-def test_only_the_newest_waiting_time_is_sent(server: RestartableServer) -> None:
-    sent: list[int] = []
+def test_times_that_wait_are_told_by_the_newest_of_them(server: RestartableServer) -> None:
+    told: list[int] = []
 
     async def main() -> None:
         async with aio.StreamManager(server.controller_uri) as manager:
@@ -134,7 +134,7 @@ def test_only_the_newest_waiting_time_is_sent(server: RestartableServer) -> None
 
             async def counting(rpc: str, request: Any, timeout_s: float) -> Any:
                 if rpc == "noteTimestampFromWriter":
-                    sent.append(request.timestamp)
+                    told.append(request.timestamp)
                 return await send(rpc, request, timeout_s)
 
             stores_of(manager).controller._send = counting  # type: ignore[method-assign]
@@ -149,9 +149,9 @@ def test_only_the_newest_waiting_time_is_sent(server: RestartableServer) -> None
             await writer.close()
 
     asyncio.run(main())
-    assert sent == sorted(sent)
-    assert sent[-1] == 999
-    assert len(sent) < 200  # of a thousand; some tens on a quiet machine
+    assert told == sorted(told)
+    assert told[-1] == 999
+    assert len(told) < 200  # of a thousand; some tens on a quiet machine
 
 
 def test_times_of_a_writer_only_grow_even_when_it_comes_back(manager: StreamManager) -> None:
@@ -160,7 +160,7 @@ def test_times_of_a_writer_only_grow_even_when_it_comes_back(manager: StreamMana
         other.note_time(1).result(60)  # so that the mark of the writer stays
         writer.note_time(50).result(60)
         writer.note_time(50).result(60)
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="only moves on"):
             writer.note_time(49)
         for wrong in (1 << 63, -(1 << 63), 1.5):
             with pytest.raises(InvalidArgumentError):
@@ -169,7 +169,7 @@ def test_times_of_a_writer_only_grow_even_when_it_comes_back(manager: StreamMana
         with pytest.raises(ClosedError):
             writer.note_time(51)
         with manager.create_writer("sc", stream, writer_id="w") as again:
-            with pytest.raises(InvalidArgumentError):
+            with pytest.raises(InvalidArgumentError, match="later time"):
                 again.note_time(49).result(60)
             again.note_time(51).result(60)
     for wrong_id in ("", "w" * 256):
@@ -177,7 +177,7 @@ def test_times_of_a_writer_only_grow_even_when_it_comes_back(manager: StreamMana
             manager.create_writer("sc", stream, writer_id=wrong_id)
 
 
-def test_silent_writer_delays_watermarks_and_closed_writer_does_not(manager: StreamManager) -> None:
+def test_a_closed_writer_holds_nothing_back_and_a_silent_one_does(manager: StreamManager) -> None:
     stream = new_stream(manager, timestamp_aggregation_timeout_ms=600_000)
     cuts = manager.cuts("sc", stream)
     with manager.create_writer("sc", stream) as silent, manager.create_writer("sc", stream) as busy:
@@ -205,10 +205,10 @@ def test_writers_of_a_client_that_ends_are_removed(server: RestartableServer, ma
         reached(manager, stream, 30)
 
 
-def test_client_of_a_dead_server_closes_within_seconds(
+def test_a_client_whose_server_is_gone_ends_within_seconds(
     server: RestartableServer, manager: StreamManager, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a second after a writer times out it would be over in any case, and a machine may pause for longer
+    # a second after a writer gives up it would be over, told or not, and a machine may stand still for longer
     monkeypatch.setattr("nadi.client.manager.streams._CLOSING_TIMEOUT_S", 15.0)
     stream = new_stream(manager)
     groups = manager.reader_group_manager("sc")
@@ -331,11 +331,11 @@ def test_the_window_of_a_reader_of_a_group(manager: StreamManager) -> None:
             assert found is not None
             assert found.event is not None
         assert reader.current_time_window(f"sc/{stream}") == TimeWindow(8, None)
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="reads nothing"):
             reader.current_time_window("sc/other")
 
 
-def test_noting_a_time_of_a_missing_stream_raises(manager: StreamManager) -> None:
+def test_without_a_stream_there_is_no_time(manager: StreamManager) -> None:
     cuts = manager.cuts("sc", "nothing")
     for ask in (cuts.at_event_time, cuts.after_event_time):
         with pytest.raises(StreamNotFoundError):
@@ -431,7 +431,7 @@ def test_a_year_that_two_writers_load_between_two_rounds_is_cut_by_its_notes(sel
                 writer.write_event(b"%d" % hour, f"meter {number} {hour % 3}")
                 writer.note_time(hour)
                 if hour % 100 == 0:
-                    writer.flush()  # otherwise each writer's events are contiguous
+                    writer.flush()  # else each writer's events lie in one piece
     reached(seldom, stream, hours - 1)
     marks = seldom.cuts("sc", f"_MARK{stream}")
     assert marks.events_between(marks.head(), marks.tail()) <= 3 * WATERMARKS_A_ROUND
@@ -476,7 +476,7 @@ def test_an_event_with_an_unknown_end_does_not_keep_later_cuts_back(manager: Str
 
 
 def test_several_writers_scaling_and_a_crash_between(server: RestartableServer, manager: StreamManager) -> None:
-    """Events are their times; the writers' times differ, and grow at random."""
+    """Events are their times; the writers' times differ, and grow by chance."""
     rng = random.Random(7)
     stream = new_stream(manager, 2, timestamp_aggregation_timeout_ms=60_000)
     cuts = manager.cuts("sc", stream)

@@ -1,4 +1,4 @@
-"""Cuts by event time, against plain Python, for events in any order and written in any way."""
+"""Cuts by events' own times, against plain Python, however the events came and in whatever order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManag
 
 
 def check(manager: nadi.StreamManager, stream: str, times: dict[bytes, datetime], most: int, looks: int = 40) -> None:
-    """Check that cuts by time include all required events, and at most `most` others in each segment."""
+    """Cuts by time have all events that they should, and at most so many others in each segment."""
     cuts = manager.cuts("grid", stream)
     head, tail = cuts.head(), cuts.tail()
     first, last = min(times.values()), max(times.values())
@@ -94,7 +94,7 @@ def test_cuts_of_growing_times_are_exact_among_events_without_a_time(manager: na
         assert [event.data for event in manager.read_events("grid", "gaps", start=start, end=end)] == [events[hour]]
 
 
-def test_index_follows_appends_and_truncation(manager: nadi.StreamManager) -> None:
+def test_what_comes_later_and_what_is_truncated_counts(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "live", 1, event_time=EventTime("at", format="msgpack"))
     times = {msgspec.msgpack.encode({"at": YEAR + hour * HOUR}): YEAR + hour * HOUR for hour in range(300)}
     events = list(times)
@@ -112,7 +112,7 @@ def test_index_follows_appends_and_truncation(manager: nadi.StreamManager) -> No
         assert cuts.after_event_time(YEAR + HOUR) == cuts.tail()
 
 
-def test_reader_without_write_permission_gets_a_coarser_cut(
+def test_a_reader_who_may_not_write_gets_a_cut_that_is_less_close(
     manager: nadi.StreamManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.create_stream("grid", "closed", 1, event_time="at")
@@ -131,7 +131,7 @@ def test_reader_without_write_permission_gets_a_coarser_cut(
     assert cuts.after_event_time(YEAR) == cuts.head()
 
 
-def test_invalid_event_time_field_is_rejected() -> None:
+def test_a_field_that_means_nothing_is_refused() -> None:
     wrong: list[Any] = [{"path": ""}, {"path": "a..b"}, {"path": 5}]
     for given in [*wrong, *({"path": "a"} | one for one in ({"unit": "min"}, {"unit": ["s"]}, {"format": "xml"}))]:
         with pytest.raises(InvalidArgumentError):
@@ -151,10 +151,10 @@ def test_the_field_is_changed_and_ended(manager: nadi.StreamManager) -> None:
     assert manager.stream_configuration("grid", "changed").event_time == EventTime("b")
     manager.update_stream("grid", "changed", event_time=None)
     assert manager.stream_configuration("grid", "changed").event_time is None
-    assert cuts.after_event_time(2_000_000) is None, "no times are noted"
+    assert cuts.after_event_time(2_000_000) is None, "of notes, of which there are none"
 
 
-def test_times_differ_by_microseconds(manager: nadi.StreamManager) -> None:
+def test_times_are_told_apart_by_microseconds(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "fine", 1, event_time=EventTime("at", "us"))
     with manager.create_writer("grid", "fine") as writer:
         writer.write_batch([b'{"at": %d}' % number for number in range(999_000, 1_003_000, 10)], ["k"] * 400)

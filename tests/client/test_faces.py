@@ -1,4 +1,4 @@
-"""The blocking and the asynchronous client have the same methods, arguments and documentation."""
+"""The two faces of the client are one: what one can do the other can, by the same names and arguments, and says so."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def methods(kind: type) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
-def test_both_faces_have_the_same_methods(name: str) -> None:
-    """Internal calls between parts of the client aren't methods of public classes."""
+def test_both_faces_can_do_the_same(name: str) -> None:
+    """And nothing else: what the parts of the client ask of each other is no method of a class that users have."""
     here, there = dict(methods(getattr(blocking, name))), dict(methods(getattr(aio, name)))
     assert there.keys() - PLAIN - WAIT_FOR_ROOM - RECORDS == here.keys() - PLAIN
     for method in here.keys() & there.keys() - FILES:
@@ -54,11 +54,11 @@ def test_both_faces_have_the_same_methods(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
-def test_both_faces_have_the_same_documentation(name: str) -> None:
+def test_both_faces_are_described_alike(name: str) -> None:
     assert inspect.getdoc(getattr(blocking, name)) == inspect.getdoc(getattr(aio, name))
 
 
-def test_blocking_methods_show_the_awaited_result() -> None:
+def test_what_is_waited_for_shows_what_is_given() -> None:
     def given(method: object) -> str:
         returned = inspect.signature(method).return_annotation  # type: ignore[arg-type]
         return returned if isinstance(returned, str) else repr(returned)
@@ -79,7 +79,7 @@ def test_blocking_methods_show_the_awaited_result() -> None:
     assert not coroutines
 
 
-def test_public_objects_have_no_internal_attributes(manager: blocking.StreamManager) -> None:
+def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: blocking.StreamManager) -> None:
     for stream in ("st", "map", "index"):
         manager.create_stream("sc", stream)
     manager.reader_group_manager("sc").create_reader_group("g", "st")
@@ -99,7 +99,7 @@ def test_public_objects_have_no_internal_attributes(manager: blocking.StreamMana
 
 @pytest.mark.parametrize("name", [n for n in public(aio) if hasattr(getattr(aio, n), "close")])
 def test_aio_class_with_close_is_an_async_context_manager(name: str) -> None:
-    """All derive from the base class that calls `close`, so that new classes have `async with`, too."""
+    """By the one base that calls its `close`, so that a class which is added has `async with` too."""
     kind = getattr(aio, name)
     assert issubclass(kind, Closing)
     assert hasattr(kind, "__aexit__")
@@ -182,7 +182,7 @@ def arguments(function: object) -> list[tuple[str, object, object]]:
     return [(p.name, p.kind, p.default) for p in parameters]
 
 
-# These wait for more than the server's answer: readers that pass a checkpoint, merges, scalings, data.
+# These wait for more than the server's answer: readers that pass a checkpoint, what is merged or scaled, data.
 WAIT_FOR_OTHERS = {
     "abort",
     "commit",
@@ -197,8 +197,8 @@ WAIT_FOR_OTHERS = {
 
 
 @pytest.mark.parametrize("name", shared_classes())
-def test_default_timeout_is_the_clients(name: str) -> None:
-    """No call has a separate timeout for a server that doesn't answer."""
+def test_a_time_that_is_not_given_is_the_clients(name: str) -> None:
+    """One rule: no call has a time of its own for a server that doesn't answer."""
     own = {
         method
         for method, function in methods(getattr(aio, name))
@@ -210,7 +210,7 @@ def test_default_timeout_is_the_clients(name: str) -> None:
 
 
 @pytest.mark.parametrize("face", [blocking, aio])
-def test_public_methods_have_docstrings(face: ModuleType) -> None:
+def test_whatever_a_user_calls_says_what_it_does(face: ModuleType) -> None:
     silent = []
     for name in public(face):
         kind = getattr(face, name)

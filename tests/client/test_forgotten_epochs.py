@@ -1,4 +1,4 @@
-"""Positions in epochs that the server has deleted."""
+"""What clients are told that stand in epochs of which the server knows nothing any more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(manager: StreamManager, text: str) -> None:
 
 
 def scale(manager: StreamManager, times: int) -> None:
-    """Split and merge the lower half; the segment of the upper half stays."""
+    """The lower half is split and joined; the segment of the upper half stays."""
     for _ in range(times):
         first, second, *others = sorted(manager.current_segments(*STREAM), key=lambda piece: piece.low)
         if others:
@@ -41,7 +41,7 @@ def scale(manager: StreamManager, times: int) -> None:
             manager.scale_stream(*STREAM, [first.segment_id], [(0.0, 0.25), (0.25, 0.5)])
 
 
-def test_position_in_a_forgotten_epoch_raises_truncated_error(manager: StreamManager) -> None:
+def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: StreamManager) -> None:
     groups = manager.reader_group_manager("sc")
     write(manager, "old")
     old = manager.stream_info(*STREAM).head
@@ -57,14 +57,14 @@ def test_position_in_a_forgotten_epoch_raises_truncated_error(manager: StreamMan
     places = manager.cuts(*STREAM)
     assert 1 in places.head().positions, "a segment of the first epoch is still there"
     for start in (old, manager.bookmarks("sc").get("old").cut, StreamCut(*STREAM, {0: 30, 1: 0})):
-        with pytest.raises(EpochGoneError):
+        with pytest.raises(EpochGoneError, match="stream's head"):
             next(iter(manager.read_events(*STREAM, start=start)))
         for ask in (places.check, places.settled, lambda cut: places.bytes_between(cut, tail)):
             with pytest.raises(TruncatedError):
                 ask(start)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="truncated beyond"):
         manager.truncate_stream(old)
-    with pytest.raises(InvalidStreamCutError):
+    with pytest.raises(InvalidStreamCutError, match="never had"):
         places.check(StreamCut(*STREAM, {(99 << 32) | 3: 0, 1: 0}))
     with groups.get_reader_group("group").create_reader("reader") as reader, pytest.raises(TruncatedError):
         list(iter(lambda: reader.read_next_event(timeout=60), b"never"))

@@ -1,4 +1,4 @@
-"""Ctrl-C at any step of a thread that writes an event: nothing is lost or duplicated, and no call hangs."""
+"""Ctrl-C wherever a thread that writes an event can notice it: nothing is lost or twice there, and nobody waits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _ops: dict[CodeType, dict[int, str]] = {}
 
 
 class Interrupt:
-    """A trace function that raises KeyboardInterrupt at one of the points where CPython checks for signals: function
-    entry, return from a builtin call, and the end of a loop iteration.
-    """
+    """A trace function that raises KeyboardInterrupt at one of the places where CPython looks for signals: at a
+    function's start, after a call of a builtin one, and where a loop goes round."""
 
     def __init__(self, at: int) -> None:
         self.where = ""
@@ -54,7 +53,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_at_any_step_of_a_write_loses_nothing(manager: StreamManager) -> None:
+def test_control_c_anywhere(manager: StreamManager) -> None:
     manager.create_stream("sc", "anywhere", 1)
     with manager.create_writer("sc", "anywhere") as writer:
         at, acknowledged = 0, [b"x first"]

@@ -1,4 +1,4 @@
-"""Key reports of writers: samples that represent all events, from every way to write, to servers that accept them."""
+"""What writers report of their keys: picks that stand for all, from every way to write, to servers that take it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITER = bytes(16)
 
 
 class Sampled:
-    """A sampler, its clock, and its reports."""
+    """A sampler, its clock, and what it reported."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -65,14 +65,14 @@ def test_reports_stand_for_all_events(batch: int, per_s: int) -> None:
     assert len(picked) >= 48, "the picks don't march in step with the keys"
 
 
-def test_hot_key_is_sampled_in_proportion() -> None:
+def test_a_hot_key_comes_as_often_as_it_passes() -> None:
     sampled, chance = Sampled(), random.Random(3)
     for _ in range(1_000):
         sampled.append(["hot" if chance.random() < 0.9 else f"key-{chance.random()}" for _ in range(50)], 0.01)
     assert Counter(sampled.positions)[key_position("hot")] / len(sampled.positions) == pytest.approx(0.9, abs=0.04)
 
 
-def test_events_without_a_key_are_not_sampled() -> None:
+def test_events_without_a_key_are_not_stood_for() -> None:
     sampled = Sampled()
     for _ in range(1_000):
         sampled.append(["a", None, None, None], 0.01)
@@ -103,7 +103,7 @@ def test_a_load_that_falls_is_still_reported() -> None:
     assert key_position("b") in positions_of(sampled.reports[-1])
 
 
-def test_old_keys_are_not_reported() -> None:
+def test_what_passed_long_ago_is_not_reported() -> None:
     sampled = Sampled()
     sampled.append(["a"] * 100)
     sampled.append(["b"], 60.0)
@@ -113,7 +113,7 @@ def test_old_keys_are_not_reported() -> None:
 
 
 def test_keys_of_a_batch() -> None:
-    """Single events, blocks with a key for each event, blocks with one key for all, and a mix."""
+    """One by one, in blocks with a key each, in blocks with one key for all, and mixed."""
     routes = Routes([(0.0, 1.0, "only")])
     batch = EventBatch()
     keys: list[str | None] = []
@@ -137,7 +137,7 @@ def test_keys_of_a_batch() -> None:
 
 
 async def reported(w: World, write: Callable[[int], Awaitable[object]]) -> SegmentLoad:
-    """Return the load once the server knows keys; `write` is called with ascending numbers until then."""
+    """The load once the server knows keys; `write` is called with ascending numbers until then."""
     async with asyncio.timeout(60):
         for number in range(100_000):
             await write(number)
@@ -211,11 +211,11 @@ async def test_a_byte_stream_has_a_load_and_no_keys() -> None:
 
 
 class OlderConnection(FakeConnection):
-    """The connection of a server without key reports."""
+    """Of a server that knows no reports, as any other that speaks the protocol."""
 
     def _dispatch(self, command: wire.Command) -> None:
         if isinstance(command, wire.ReportKeys):
-            raise ProtocolError(f"unknown command type {command.code}")
+            raise ProtocolError(f"there is no command of type {command.code}")
         super()._dispatch(command)
 
     def _hello(self, command: wire.Hello) -> None:
@@ -223,7 +223,7 @@ class OlderConnection(FakeConnection):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_server_without_key_reports_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_takes_no_reports_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_server, "FakeConnection", OlderConnection)
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
@@ -239,7 +239,7 @@ async def test_server_without_key_reports_gets_none(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("soon")
 async def test_splits_follow_the_keys() -> None:
-    """Reports of a segment contain only keys of that segment."""
+    """Reports of each segment name keys of that segment alone."""
     async with world(segments=4) as w:
         writer = await w.manager.create_writer("sc", "st")
         async with asyncio.timeout(60):

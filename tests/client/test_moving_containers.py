@@ -1,4 +1,4 @@
-"""Containers that move between stores while clients use them: clients continue, with events once and in order."""
+"""Containers that go from one store to another while clients use them: everything goes on, once and in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOVES = 6
 
 
 class Cluster:
-    """A controller that knows the store of a container once that owns it."""
+    """A controller that knows which store has a container, once that has it."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -53,7 +53,7 @@ class Cluster:
         return await self._store_of(segment).exchange(command)
 
     async def move(self) -> None:
-        """Move the next container to the other store."""
+        """The next container goes to the other store."""
         number = self.moves % CONTAINERS
         origin = self._where[number]
         target = self._stores.two if origin is self._stores.one else self._stores.one
@@ -81,7 +81,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Cluster, StreamManager]]:
 
 
 class User:
-    """A task that repeats an operation until all moves are done; `done` counts."""
+    """Does something again and again until all moves are made; `done` counts."""
 
     def __init__(self, made: Cluster) -> None:
         self._made = made
@@ -89,13 +89,13 @@ class User:
         self._step = asyncio.Event()
 
     def goes_on(self) -> bool:
-        """Return whether to start another round."""
+        """Asked before each round."""
         self.done += 1
         self._step.set()
         return self._made.moves < MOVES
 
     async def rounds(self, count: int) -> None:
-        """Wait until it has started `count` more."""
+        """Wait until it has begun so many more."""
         wanted = self.done + count
         while self.done < wanted and self._made.moves < MOVES:
             self._step.clear()
@@ -214,7 +214,7 @@ USERS: list[Callable[[User, StreamManager], object]] = [
 ]  # fmt: skip
 
 
-async def test_clients_continue_while_containers_move(tmp_path: Path) -> None:
+async def test_all_goes_on_while_containers_move(tmp_path: Path) -> None:
     async with asyncio.timeout(120), cluster(tmp_path) as (made, manager), asyncio.TaskGroup() as tasks:
         users = [User(made) for _ in USERS]
         for user, uses in zip(users, USERS, strict=True):

@@ -1,4 +1,4 @@
-"""IdempotentWriter: writers that die at any moment, successors, and streams that split and merge meanwhile."""
+"""IdempotentWriter: writers that end at any moment, others that begin again, streams that split and merge meanwhile."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
         assert found == _by_key([event.data for event in EVENTS])
 
 
-async def test_two_concurrent_writers_lose_and_duplicate_nothing() -> None:
+async def test_two_at_a_time_lose_and_double_nothing() -> None:
     writer_id = uuid4().bytes
     async with world(segments=2, chaos=Chaos(seed=1)) as here:
 
@@ -95,8 +95,8 @@ async def test_two_concurrent_writers_lose_and_duplicate_nothing() -> None:
         assert _by_key(here.all_stored()) == _by_key([event.data for event in EVENTS])
 
 
-async def test_two_writers_on_one_connection_lose_and_duplicate_nothing(server: nadi.standalone.EmbeddedServer) -> None:
-    """The server sees one writer, which may send the same number twice."""
+async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standalone.EmbeddedServer) -> None:
+    """To the server they are one writer, which may say the same number twice."""
     async with StreamManager(server.controller_uri) as manager:
         await manager.create_scope("two")
         await manager.create_stream("two", "st", 1)
@@ -115,22 +115,22 @@ async def test_two_writers_on_one_connection_lose_and_duplicate_nothing(server: 
         assert sorted(found) == sorted(b"%d %d" % (number, at) for number in range(20) for at in range(3))
 
 
-async def test_older_of_two_writers_on_one_connection_fails_once() -> None:
-    errors_reported: list[NadiError] = []
-    session = AppendSession(lambda _: None, errors_reported.append)
+async def test_the_older_of_two_on_one_connection_is_told_once_what_to_do() -> None:
+    told: list[NadiError] = []
+    session = AppendSession(lambda _: None, told.append)
     async with world() as here:
         connection = await stores_of(here.manager).connection("sc/st/0.#epoch.0", "appends")
         older, newer = (connection.add_session(session, b"one") for _ in range(2))
-        assert ["end one of them" in str(error) for error in errors_reported] == [True]
+        assert ["end one of them" in str(error) for error in told] == [True]
         connection.remove_session(older, b"one")
         assert connection.has_session(newer)
         connection.remove_session(newer, b"one")
         connection.add_session(session, b"one")
-        assert len(errors_reported) == 1, "it is reported once"
+        assert len(told) == 1, "there was none any more"
 
 
-async def test_events_written_by_another_since_are_skipped() -> None:
-    """As after a killed process whose last events arrive after its successor has started."""
+async def test_what_another_has_written_since_is_left_out() -> None:
+    """As what a killed process had on its way, and which comes after its successor has begun."""
     writer_id = uuid4().bytes
     events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(100)]
     async with world() as here:
@@ -207,7 +207,7 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
         assert _by_key(here.all_stored()) == _by_key([event.data for event in events[:50]])
         for number in (76, 78):
             other = [NumberedEvent(number, event.position, event.data) for event in events]
-            with pytest.raises(ConflictError):
+            with pytest.raises(ConflictError, match="other data"):
                 await again(number).write(other, 60)
         assert len(here.all_stored()) == 50
 
@@ -215,7 +215,7 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
 async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Until then another writer with the id may add to it, and events would be written twice."""
+    """Until then another writer of the id may add to it, which would be written twice."""
     writer_id = uuid4().bytes
     async with world() as here:
 
@@ -234,14 +234,14 @@ async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_s
         assert await asked == 2
 
 
-async def test_invalid_events_are_rejected() -> None:
+async def test_what_can_not_be_written() -> None:
     async with world() as here:
         shape = StreamShape(stores_of(here.manager), "sc", "st")
         writer = IdempotentWriter(shape, uuid4().bytes)
         with pytest.raises(EventTooLargeError):
             await writer.write([NumberedEvent(1, 0.5, b"x" * (MAX_EVENT_BYTES + 1))], 60)
         here.store.silent = True
-        with pytest.raises(RequestTimeoutError):
+        with pytest.raises(RequestTimeoutError, match="not everything was stored within"):
             await writer.write(EVENTS[:3], 0.2)
         here.store.silent = False
         await writer.write(EVENTS[:3], 60)

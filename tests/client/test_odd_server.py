@@ -1,4 +1,4 @@
-"""A segment store with unexpected replies: each call raises an error that names request and reply."""
+"""A segment store that answers with what answers nothing: each call says so with an error that names both."""
 
 from __future__ import annotations
 
@@ -102,18 +102,16 @@ def with_odd_answers(
 
 
 @pytest.mark.parametrize(("kind", "act"), CASES)
-def test_unexpected_reply_raises_protocol_error(
-    monkeypatch: pytest.MonkeyPatch, kind: type[wire.Command], act: Act
-) -> None:
-    with pytest.raises(ProtocolError, match=f"{kind.__name__}.*SegmentPolicyUpdated"):
+def test_an_odd_answer_is_named(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Command], act: Act) -> None:
+    with pytest.raises(ProtocolError, match=f"answered {kind.__name__} with SegmentPolicyUpdated"):
         with_odd_answers(monkeypatch, kind, act)
 
 
 @pytest.mark.parametrize(("kind", "act"), [(wire.AppendBlockEnd, write), (wire.ConditionalAppend, append)])
-def test_unexpected_reply_to_an_append_raises_protocol_error(
+def test_an_odd_answer_to_an_append_is_named(
     monkeypatch: pytest.MonkeyPatch, kind: type[wire.Command], act: Act
 ) -> None:
-    with pytest.raises(ProtocolError, match=f"{SEGMENT}.*SegmentPolicyUpdated"):
+    with pytest.raises(ProtocolError, match=f"an append to {SEGMENT} was answered with SegmentPolicyUpdated"):
         with_odd_answers(monkeypatch, kind, act)
 
 
@@ -128,8 +126,8 @@ def test_unexpected_reply_to_an_append_raises_protocol_error(
         ),
     ],
 )
-def test_reply_for_other_keys_raises_protocol_error(
+def test_an_answer_for_other_keys_is_named(
     monkeypatch: pytest.MonkeyPatch, kind: type[wire.Command], act: Act, answer: Callable[[Any], wire.Command]
 ) -> None:
-    with pytest.raises(ProtocolError, match=f"{kind.__name__}.*sc/table"):
+    with pytest.raises(ProtocolError, match=f"{kind.__name__} for sc/table.* was answered with Table"):
         with_odd_answers(monkeypatch, kind, act, answer)

@@ -1,4 +1,4 @@
-"""Pipelining of small appends if acknowledgements are slow: timing, number and order."""
+"""Small appends that follow others still under way, where acknowledgements are slow: when, how many, and in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def batch(size: int = 100) -> EventBatch:
 
 
 def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> InFlightWindow:
-    """Return an output's window after an acknowledgement with this latency, with appends in flight sent just now."""
+    """Of an output whose last acknowledgement took so long, with so many appends under way, sent just now."""
     under_way = deque(batch(size) for _ in range(in_flight))
     made, before = InFlightWindow(deque(), under_way, range(outputs)), batch()
     made.sent(before)
@@ -56,7 +56,7 @@ def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, o
     return made
 
 
-def test_one_append_is_in_flight_if_acknowledgements_are_quick(clock: Clock) -> None:
+def test_one_is_under_way_where_acknowledgements_are_quick(clock: Clock) -> None:
     quick = SLOW_S / 2
     assert paced(clock, quick, 0).may_send(batch())
     one, two = paced(clock, quick, 1), paced(clock, quick, 2)
@@ -66,21 +66,21 @@ def test_one_append_is_in_flight_if_acknowledgements_are_quick(clock: Clock) -> 
     assert not two.may_send(batch(SECOND_APPEND_BYTES))
 
 
-def test_several_small_appends_are_in_flight_if_acknowledgements_are_slow(clock: Clock) -> None:
+def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_before(clock: Clock) -> None:
     slow = paced(clock, 0.080)
-    assert not slow.may_send(batch()), "another has just been sent"
+    assert not slow.may_send(batch()), "the one before has just been sent"
     clock.now += 0.019
     assert not slow.may_send(batch()), "a quarter of the time that the last one takes hasn't passed"
     clock.now += 0.002
     assert slow.may_send(batch())
-    assert not slow.may_send(EventBatch()), "an empty batch isn't sent"
+    assert not slow.may_send(EventBatch()), "nothing is no append"
 
 
 @pytest.mark.parametrize(
     ("in_flight", "size", "outputs", "may"),
     [
         (7, 100, 1, True),
-        (8, 100, 1, False),  # all of one segment
+        (8, 100, 1, False),  # so many of one segment
         (2, 100, 10, True),
         (3, 100, 10, False),  # of ten segments: 32 of all of them
         (1, 100, 33, False),  # of many there are enough anyhow
@@ -88,18 +88,18 @@ def test_several_small_appends_are_in_flight_if_acknowledgements_are_slow(clock:
         (3, SECOND_APPEND_BYTES // 3, 1, False),  # there is much: it gathers
     ],
 )
-def test_appends_in_flight_are_limited(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
+def test_there_is_a_limit_to_them(clock: Clock, in_flight: int, size: int, outputs: int, may: bool) -> None:
     slow = paced(clock, 0.080, in_flight, size=size, outputs=outputs)
     clock.now += 1.0
     assert slow.may_send(batch()) is may
 
 
-def test_waiting_appends_follow_each_other_at_once(clock: Clock) -> None:
+def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None:
     under_way, waiting = deque([batch(), batch()]), deque([batch()])
     made = InFlightWindow(waiting, under_way, range(1))
     assert made.may_send(EventBatch())
     under_way += [batch() for _ in range(30)]
-    assert not made.may_send(EventBatch()), "the limit is in flight"
+    assert not made.may_send(EventBatch()), "so many are under way"
     under_way.clear()
     under_way += [batch(SECOND_APPEND_BYTES // 2)] * 2
     assert not made.may_send(EventBatch()), "so much is"
@@ -108,8 +108,8 @@ def test_waiting_appends_follow_each_other_at_once(clock: Clock) -> None:
     assert made.may_send(EventBatch()), "there is a second in any case"
 
 
-async def test_one_slow_append_does_not_delay_later_ones(clock: Clock) -> None:
-    """As after an outage: it was sent before, and is acknowledged after the others."""
+async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clock: Clock) -> None:
+    """As after an outage: it was sent before, and is acknowledged after it."""
     slow, sent = paced(clock, 600.0), asyncio.Event()
     slow.next_notice(EventBatch(), sent.set)
     before = batch()
@@ -122,8 +122,8 @@ async def test_one_slow_append_does_not_delay_later_ones(clock: Clock) -> None:
         await sent.wait()
 
 
-async def test_events_of_sealed_segments_go_to_the_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not two at a time, each pair after an acknowledgement, which takes seconds with slow ones."""
+async def test_what_sealed_segments_leave_goes_to_their_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was two at a time, each pair after an acknowledgement: seconds, where those are slow."""
     monkeypatch.setattr(pace, "SLOW_S", 0.0)
     async with world(segments=2) as here:
         writer = await here.manager.create_writer("sc", "st")
@@ -151,7 +151,7 @@ async def test_events_of_sealed_segments_go_to_the_successor_at_once(monkeypatch
 def test_events_reach_a_slow_store_without_waiting_for_those_before(
     uri: str, server: nadi.standalone.EmbeddedServer, manager: StreamManager
 ) -> None:
-    """They are stored once, in order, even if answers are lost with the connection while several are in flight."""
+    """And are in it once, in order, where its answers are lost with the connection while several are under way."""
     manager.create_stream("sc", "slow", 1)
     with gated(uri, server.store_address) as (client, gate), client.create_writer("sc", "slow") as writer:
         gate.changed = lambda data: [time.sleep(3 * SLOW_S) or data]  # type: ignore[func-returns-value]

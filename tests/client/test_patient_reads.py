@@ -1,4 +1,4 @@
-"""Readers of a store that is down, refuses, delays or has damaged the data: each wait ends."""
+"""Readers and a store that is away, refuses, keeps back or has damaged what they ask for: each wait has its end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Read = Callable[[World], Awaitable[object]]
 
 @every_reader
 @pytest.mark.parametrize("trouble", ["refuses_reads", "ignores_reads"])
-async def test_read_from_a_silent_store_times_out(read: Read, trouble: str) -> None:
+async def test_a_store_that_never_answers_a_read_is_given_up_in_time(read: Read, trouble: str) -> None:
     async with world(1) as w:
         await filled(w, TIMEOUT_S)
         setattr(w.store, trouble, True)
@@ -73,13 +73,13 @@ async def test_read_from_a_silent_store_times_out(read: Read, trouble: str) -> N
 
 
 @every_reader
-async def test_damage_raises_with_its_range(read: Read) -> None:
+async def test_damage_is_told_with_its_place(read: Read) -> None:
     async with world(1) as w:
         await filled(w)
         w.store.damage = [(0, 40)]
-        with pytest.raises(DamagedDataError) as raised:
+        with pytest.raises(DamagedDataError, match="it rusted") as told:
             await asyncio.wait_for(read(w), SOON_S)
-        assert (raised.value.segment, raised.value.offset, raised.value.end_offset) == (SEGMENT, 0, 40)
+        assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, 0, 40)
 
 
 async def take_all(reader: Any, given: list[bytes]) -> None:
@@ -97,7 +97,7 @@ async def rest_of(reader: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("trouble", ["refuses_reads", "ignores_reads"])
-async def test_reader_continues_after_a_timeout(trouble: str) -> None:
+async def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
     async with world(1, Chaos(largest_read=30)) as w:
         await filled(w)
         reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 20}))
@@ -106,8 +106,8 @@ async def test_reader_continues_after_a_timeout(trouble: str) -> None:
         w.store.drop_all()
         given: list[bytes] = []
         with pytest.raises(RequestTimeoutError):
-            await take_all(reader, given)  # blocks read before the failure
-        with pytest.raises(RequestTimeoutError):  # raised again, after another wait
+            await take_all(reader, given)  # what was read before the trouble
+        with pytest.raises(RequestTimeoutError):  # told again, after another wait
             await asyncio.wait_for(reader.next_block(), SOON_S)
         assert reader.position().positions == {0: 20 + EVENT_BYTES * len(given)}
         w.controller.timeout_s = SOON_S
@@ -118,7 +118,7 @@ async def test_reader_continues_after_a_timeout(trouble: str) -> None:
 
 @pytest.mark.parametrize("reply_bytes", [42_799, 95_325, 2_713, 53_773, 116_508])
 async def test_the_few_last_bytes_of_a_short_reply(reply_bytes: int) -> None:
-    """A server returns at least eight bytes: more than were requested, while the next read is in flight."""
+    """A server gives at least eight bytes: more than the rest that was asked for, while the next read is in flight."""
     assert READ_REPLY_MAX_BYTES % reply_bytes in range(1, 9)
     events = [number.to_bytes(2, "big") * 500_000 for number in range(7)]
     async with world(1, Chaos(largest_read=reply_bytes)) as w:
@@ -131,7 +131,7 @@ async def test_the_few_last_bytes_of_a_short_reply(reply_bytes: int) -> None:
     assert not events
 
 
-async def test_unavailable_store_is_reported_once_for_many_segments() -> None:
+async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
     async with world(8) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch(EVENTS, [str(number) for number in range(10)])
@@ -163,7 +163,7 @@ async def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
 
 
 async def waits_for(w: World, reader: Any, event: bytes) -> None:
-    """Longer than the client waits for its server."""
+    """Longer than the client does for its server."""
     waiting = asyncio.create_task(reader.next_block())
     assert w.controller.timeout_s == TIMEOUT_S
     await asyncio.sleep(4 * TIMEOUT_S)
@@ -176,7 +176,7 @@ async def waits_for(w: World, reader: Any, event: bytes) -> None:
     assert found[1].events() == [event]
 
 
-async def test_wait_at_the_tail_does_not_time_out() -> None:
+async def test_at_the_tail_nothing_is_owed() -> None:
     async with world(1) as w:
         await filled(w, TIMEOUT_S)
         reader = await w.manager.create_reader("sc", "st")
@@ -184,7 +184,7 @@ async def test_wait_at_the_tail_does_not_time_out() -> None:
         await waits_for(w, reader, b"at last")
 
 
-async def test_answer_at_the_tail_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.client.segments.segment_input._TAKEN_S", 0.05)
 
     async with world(1) as w:
@@ -214,7 +214,7 @@ async def test_an_end_that_the_segment_has_not_reached_is_waited_for() -> None:
         assert await asyncio.wait_for(reader.next_block(), SOON_S) is None
 
 
-async def test_damage_is_reported_once_and_reading_continues_after_it() -> None:
+async def test_damage_is_told_once_and_reading_goes_on_behind_it() -> None:
     async with world(1) as w:
         await filled(w)
         w.store.damage = [(25, 40), (70, 80)]  # the first begins within an event
@@ -236,7 +236,7 @@ async def test_damage_is_reported_once_and_reading_continues_after_it() -> None:
         assert reader.skipped == []
 
 
-def test_skipped_damage_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_skipped_on_demand_and_noted(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with world(1) as w:
             await filled(w)
@@ -262,13 +262,13 @@ def test_skipped_damage_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
     assert sum("it rusted" in line for line in caplog.messages) == 9
 
 
-async def test_damage_that_ends_before_the_position_raises_protocol_error() -> None:
+async def test_damage_that_ends_before_what_was_asked_for_is_no_way_on() -> None:
     async with world(1) as w:
         await filled(w)
         w.store.damage = [(0, 40)]
         reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 40}))
         assert await rest_of(reader) == EVENTS[4:]
-        w.store.misreports_damage = True
+        w.store.lies = True
         lied_to = await w.manager.create_reader("sc", "st", on_damage="skip")
         with pytest.raises(ProtocolError):
             await asyncio.wait_for(lied_to.next_block(), SOON_S)
@@ -276,7 +276,7 @@ async def test_damage_that_ends_before_the_position_raises_protocol_error() -> N
 
 @pytest.mark.parametrize("damage", [(18, 19), (19, 20), (15, 30), (13, 20)])
 async def test_damage_that_ends_within_an_event_is_skipped_to_the_events_end(damage: tuple[int, int]) -> None:
-    """As in a large event, of several appends: the server continues at the next append."""
+    """As in a large event, of several appends: the server goes on at the next of these."""
 
     async with world(1) as w:
         await filled(w)

@@ -1,6 +1,7 @@
-"""Writers to a store that drops connections, is silent, or has lost the segment: each wait ends.
+"""Writers and a store that ends their connections, keeps silent, or has lost what they write to: each wait has its end.
 
-Events, transactions and large events are written by one class; bytes and shared state by another.
+The events of event writers, what transactions write, and large events are written by one class; so are bytes and
+shared state.
 """
 
 from __future__ import annotations
@@ -88,29 +89,29 @@ EVERY = [*BYTES, event, large_event, record, shared_state]
 
 @pytest.mark.parametrize("write", EVERY, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("trouble", ["refuses_writers", "refuses_appends", "silent"])
-async def test_write_to_a_silent_store_times_out(write: Write, trouble: str) -> None:
+async def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
     async with world(1) as w:
         await anext(begun := write(w))
         w.controller.timeout_s = TIMEOUT_S
         setattr(w.store, trouble, True)
-        with pytest.raises(NadiError) as raised:
+        with pytest.raises(NadiError) as told:
             await written(begun)
-        assert isinstance(raised.value, RequestTimeoutError), repr(raised.value)
-        assert f"{TIMEOUT_S} s" in str(raised.value)
+        assert isinstance(told.value, RequestTimeoutError), repr(told.value)
+        assert f"{TIMEOUT_S} s" in str(told.value)
 
 
 @pytest.mark.parametrize("write", [*BYTES, event, record, shared_state], ids=lambda write: write.__name__)
-async def test_full_store_raises_storage_full_error(write: Write) -> None:
-    """Streams of events and bytes wait for space for `ack_timeout`; a change of shared state doesn't wait."""
+async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
+    """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
 
     async with world(1) as w:
         await anext(begun := write(w))
         w.store.full = True
-        with pytest.raises(StorageFullError):
+        with pytest.raises(StorageFullError, match="no room for the log"):
             await written(begun)
 
 
-async def test_shared_state_continues_after_a_full_disk() -> None:
+async def test_shared_state_goes_on_once_there_is_room() -> None:
     async with world(1) as w:
         counter = await w.manager.shared_counter("sc", "st")
         for _ in range(2):
@@ -123,7 +124,7 @@ async def test_shared_state_continues_after_a_full_disk() -> None:
 
 
 @pytest.mark.parametrize("write", BYTES, ids=lambda write: write.__name__)
-def test_segment_sealed_or_deleted_meanwhile_raises(write: Write) -> None:
+def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> None:
     async def run(kind: type[NadiError], lose: Callable[[World], object]) -> None:
         async with world(1) as w:
             await anext(begun := write(w, SOON_S))
@@ -135,14 +136,14 @@ def test_segment_sealed_or_deleted_meanwhile_raises(write: Write) -> None:
     asyncio.run(run(SegmentNotFoundError, lambda w: w.store.delete(SEGMENT)))
 
 
-async def test_byte_writer_stays_failed_after_a_timeout() -> None:
+async def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> None:
     async with world(1) as w:
         async with await w.manager.create_byte_writer("sc", "st") as before:
             await before.write(b"one")
         writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
         w.store.refuses_appends = True
         await writer.write(b"two")
-        with pytest.raises(RequestTimeoutError):
+        with pytest.raises(RequestTimeoutError, match=r"none of 3 bytes.*open a new writer"):
             await asyncio.wait_for(writer.flush(), SOON_S)
         w.store.refuses_appends = False
         with pytest.raises(RequestTimeoutError):
@@ -157,7 +158,7 @@ async def test_byte_writer_stays_failed_after_a_timeout() -> None:
 
 
 async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
-    """In total longer than the writer's timeout, but never that long without progress."""
+    """Longer than the writer's time in all, and never so long without anything stored."""
 
     async with world(1) as w:
         writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=3.0)
@@ -176,9 +177,9 @@ async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-async def test_byte_writer_ack_timeout_must_be_positive(seconds: float) -> None:
+async def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
     async with world(1) as w:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
             await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
 
 
@@ -190,7 +191,7 @@ async def wait_in_vain(limit: TimeLimit) -> None:
         await asyncio.Event().wait()
 
 
-def test_timeout_reports_its_cause() -> None:
+def test_the_trouble_met_is_named() -> None:
     trouble = UnavailableError("the store is away")
     with pytest.raises(RequestTimeoutError, match=r"^nothing came: the store is away$") as late:
         asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came", lambda: trouble)))
@@ -199,7 +200,7 @@ def test_timeout_reports_its_cause() -> None:
         asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came")))
 
 
-async def test_time_limit_raises_only_on_its_own_timeout() -> None:
+async def test_only_its_own_end_is_its_error() -> None:
     for error in (RequestTimeoutError("one further in"), TimeoutError("of a socket"), asyncio.CancelledError()):
         with pytest.raises(type(error)) as raised:
             async with TimeLimit(30, lambda: "nothing came"):

@@ -1,4 +1,4 @@
-"""The reader: slices, the tail, order across splits and merges, resumable positions."""
+"""The reader: slices, the tail, order across splits and merges, positions that can be resumed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .world import world
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 50), min_size=1))
-def test_events_are_assembled_from_any_pieces(events: list[bytes], sizes: list[int]) -> None:
+def test_events_are_put_together_from_any_pieces(events: list[bytes], sizes: list[int]) -> None:
     data = memoryview(frame_events(events))
     assembler = EventAssembler(1000)
     found: list[bytes] = []
@@ -96,7 +96,7 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
             pieces += part
         assert in_order(pieces) == expected
 
-        # a reader that stops anywhere, under dropped connections, and continues from its position
+        # a reader that stops anywhere, under dropped connections, and goes on from its position
         resumed: list[bytes] = []
         position = cuts[0]
         while position != cuts[-1]:
@@ -188,7 +188,7 @@ async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
         assert reader.position() == info.tail
 
 
-async def test_events_have_their_positions() -> None:
+async def test_events_carry_their_place() -> None:
     async with world(1) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"a", b"bb"], "k")
@@ -211,7 +211,7 @@ async def test_a_range_of_one_segment(largest_read: int) -> None:
             assert found == part
 
 
-async def test_truncated_data_and_cuts_of_other_streams_raise() -> None:
+async def test_truncated_data_and_foreign_cuts_are_named() -> None:
     async with world(1) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"a", b"b"], "k")
@@ -220,7 +220,7 @@ async def test_truncated_data_and_cuts_of_other_streams_raise() -> None:
         with pytest.raises(TruncatedError) as caught:
             await reader.next_block(60)
         assert (caught.value.offset, caught.value.start_offset) == (0, 9)
-        found = await reader.next_block(60)  # reported once
+        found = await reader.next_block(60)  # told once
         assert found is not None
         assert list(found[1]) == [b"b"]
         ended = await w.manager.create_reader(
@@ -244,7 +244,7 @@ async def test_truncated_data_and_cuts_of_other_streams_raise() -> None:
             await w.manager.create_reader("sc", "st", start=late, end=early)
 
 
-async def test_start_past_the_end_raises() -> None:
+async def test_a_start_past_the_end_is_named() -> None:
     async with world(2) as w:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
@@ -253,20 +253,20 @@ async def test_start_past_the_end_raises() -> None:
         assert await before.next_block(60)
         past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
         given: list[int] = []
-        reported: list[tuple[str, int, int]] = []
-        while not given or len(reported) < 2:  # reported by each call, between blocks
+        told: list[tuple[str, int, int]] = []
+        while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
             try:
                 found = await past.next_block(60)
                 assert found is not None
                 given.append(found[0])
             except PastEndError as error:
-                reported.append((error.segment, error.offset, error.length))
+                told.append((error.segment, error.offset, error.length))
                 await asyncio.sleep(0)
         assert set(given) == {0}
-        assert set(reported) == {("sc/st/1.#epoch.0", end + 1, end)}
+        assert set(told) == {("sc/st/1.#epoch.0", end + 1, end)}
 
 
-async def test_stream_deleted_before_reading_raises() -> None:
+async def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
     async with world(1) as w:
         reader = await w.manager.create_reader("sc", "st")
         w.store.delete("sc/st/0.#epoch.0")

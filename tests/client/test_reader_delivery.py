@@ -1,6 +1,5 @@
-"""A reader without a group: a program that stores its position before it handles a block repeats nothing, and one that
-stores it after loses nothing, whenever it is killed.
-"""
+"""A reader without a group: a program that stores its position before it handles a block repeats nothing, after it
+loses nothing, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _streams = count()
 
 
 def main(uri: str, stream: str, order: str, folder: str) -> None:
-    """The killed program: it handles an event by appending it to a file."""
+    """The program that is killed: it handles an event by appending it to a file."""
     place, temporary = Path(folder, "position"), Path(folder, "position.new")
     start = StreamCut.from_text(place.read_text()) if place.exists() else None
     with StreamManager(uri) as manager, open(Path(folder, "got"), "ab", buffering=0) as got:
@@ -41,7 +40,7 @@ def main(uri: str, stream: str, order: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_program_killed_at_random_keeps_its_delivery_guarantee(
+def test_program_killed_at_random_repeats_or_loses_what_its_order_says(
     uri: str, manager: StreamManager, tmp_path: Path, order: str
 ) -> None:
     chance, stream, written = random.Random(order), f"alone-{next(_streams)}", 0

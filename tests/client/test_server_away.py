@@ -1,4 +1,4 @@
-"""A server that dies while readers wait: each raises within the client's timeout, and continues after a restart."""
+"""A server that is gone while readers wait: each says so within the client's time, and goes on when it is back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 
 
 class Away:
-    """A server that can be killed and restarted at its address, and a client of it."""
+    """A server that can be killed and started again at its address, and a client of it."""
 
     def __init__(self, folder: Path) -> None:
         self._port, self._folder = free_port(), folder
@@ -35,7 +35,7 @@ class Away:
         self.server = nadi.embedded(self._folder, port=self._port, containers=1)
 
     def be_impatient(self) -> None:
-        """Set the client's timeout to a second from now on."""
+        """From now on the client waits for its server for a second; until then it has as long as others."""
         stores_of(self.manager._core).controller.timeout_s = TIMEOUT_S
 
 
@@ -57,7 +57,7 @@ def told_in_time(read: Callable[[], Any]) -> None:
     assert any(took_s() < 4 * TIMEOUT_S for _ in range(5))  # the machine may stand still now and then
 
 
-def test_blocking_readers_report_a_dead_server_and_continue_after_restart(away: Away) -> None:
+def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(away: Away) -> None:
     manager = away.manager
     manager.create_scope("sc")
     for stream in ("events", "bytes"):
@@ -108,7 +108,7 @@ def test_blocking_readers_report_a_dead_server_and_continue_after_restart(away: 
 
 
 def _again(read: Callable[[], Any]) -> Any:
-    """Return the call's result once the client has reconnected."""
+    """What it gives once the client has found its server again."""
     for _ in range(60):
         try:
             return read()
@@ -117,14 +117,14 @@ def _again(read: Callable[[], Any]) -> Any:
     raise AssertionError("it does not go on")
 
 
-def test_suspended_server_is_detected_within_the_clients_timeout(away: Away) -> None:
-    """A read at the tail expects no answer, but detects that not even keep-alives arrive."""
+def test_a_server_that_stands_still_is_noticed_within_the_clients_time(away: Away) -> None:
+    """A read at the tail waits for no answer; that no word comes at all tells."""
     manager = away.manager
     manager.create_scope("still")
     manager.create_stream("still", "t", 1)
     away.be_impatient()
     with manager.create_reader("still", "t") as reader:
-        with pytest.raises(RequestTimeoutError):
+        with pytest.raises(RequestTimeoutError, match="nothing to read"):
             reader.next_block(0.5)
         os.kill(away.server.pid, signal.SIGSTOP)
         try:
@@ -136,8 +136,8 @@ def test_suspended_server_is_detected_within_the_clients_timeout(away: Away) -> 
             os.kill(away.server.pid, signal.SIGCONT)
 
 
-def test_no_call_waits_longer_than_the_clients_timeout(away: Away) -> None:
-    """All concurrently, so that each finds open but silent connections."""
+def test_no_call_waits_longer_than_the_client_for_a_server_that_stands_still(away: Away) -> None:
+    """All at once, so that each has the server as it was left: with open connections that say nothing."""
     manager = away.manager
     manager.create_scope("sc")
     for stream in ("events", "bytes", "map"):
@@ -227,6 +227,6 @@ def test_client_host_unknown_says_so() -> None:
     address = "no-such-host.invalid:9090"
     with (
         StreamManager(f"tcp://{address}", timeout=2) as manager,
-        pytest.raises(RequestTimeoutError, match=address),
+        pytest.raises(RequestTimeoutError, match=f"the host of {address} has no known address: check its spelling"),
     ):
         manager.create_scope("sc")

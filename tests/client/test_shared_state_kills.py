@@ -1,4 +1,4 @@
-"""Shared state while its processes and the server are killed: nothing is lost or applied twice."""
+"""Shared state while the processes that change it, and the server, are killed: nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Worker:
             self.rounds = int(line)
 
     def kill(self) -> None:
-        """Kill the process, and collect its last reports."""
+        """End it as a crash would, and hear what it had reported."""
         if self._process.poll() is None:
             self._process.kill()
             output, _ = self._process.communicate()

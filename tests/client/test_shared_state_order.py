@@ -1,7 +1,7 @@
-"""Any interleaving of clients that share state is equivalent to a serial order of their calls.
+"""Any interleaving of clients that share state equals doing their calls one after another.
 
-Real clients use an in-memory log, whose calls pause twice until the test resumes them: before they take effect, and
-before they return. Hypothesis chooses which call to resume.
+The clients are the real ones over a log in memory, whose every call waits twice until the test lets it go
+on: before it has its effect, and before its caller hears of that. Hypothesis chooses who goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = ("a", "b")
 
 @dataclass
 class Done:
-    """A finished call: the revision known at its end, and whether it wrote the record that ends there."""
+    """A call that ended: the revision it knew then, and whether it wrote the record that ends there."""
 
     revision: int
     wrote: bool
@@ -145,7 +145,7 @@ class Interleaving(RuleBasedStateMachine):
                 if client.task is not None:
                     client.task.result()
             state: dict[str, int] = {}
-            # a reader of a revision follows its writer
+            # who read a revision comes after who wrote up to it
             for call in sorted(self.done, key=lambda call: (call.revision, not call.wrote)):
                 assert done_serially(state, call) == call.result, call
         finally:

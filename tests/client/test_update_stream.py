@@ -1,4 +1,4 @@
-"""Changed and unchanged settings in updates of a stream's configuration, blocking and asynchronous."""
+"""What an update of a stream's configuration changes and what it keeps, in both faces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.testing import RestartableServer
 
 
-def test_update_stream_keeps_other_settings_and_removes_retention(nadi_manager: StreamManager, nadi_scope: str) -> None:
+def test_what_is_not_named_is_kept_and_retention_can_end(nadi_manager: StreamManager, nadi_scope: str) -> None:
     hour = RetentionPolicy.by_time(3_600_000)
     nadi_manager.create_stream(nadi_scope, "s", 2, retention=hour, tags=["a"], timestamp_aggregation_timeout_ms=5)
     nadi_manager.update_stream(nadi_scope, "s", tags=["b"])
@@ -22,7 +22,7 @@ def test_update_stream_keeps_other_settings_and_removes_retention(nadi_manager: 
     assert nadi_manager.stream_configuration(nadi_scope, "s") == changed
 
 
-async def test_update_stream_keeps_settings_of_another_client(
+async def test_what_another_client_set_is_kept(
     nadi_server: RestartableServer, nadi_manager: StreamManager, nadi_scope: str
 ) -> None:
     nadi_manager.create_stream(nadi_scope, "s", retention=RetentionPolicy.by_size(1_000))

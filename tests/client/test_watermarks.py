@@ -1,4 +1,4 @@
-"""Cuts for an event time and windows, from watermarks of the controller's rules, over a model of a stream."""
+"""Cuts for an event time and windows, from watermarks made by the controller's own rules, over a model of a stream."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ steps = st.lists(
 Scene = list[tuple[str, int, int, int]]
 QUIET: Scene = [("write", 0, 0, 0)]
 
-# a fast writer continues to 150 after it noted 100, and a slow one notes 10 after that
+# a fast writer goes on to 150 after it noted 100, and a slow one notes 10 behind that
 FAST: Scene = [
     ("write", 1, 100, 0), ("note", 1, 0, 0), ("write", 1, 50, 0), ("write", 0, 10, 0), ("note", 0, 0, 0),
     ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET,
     ("write", 0, 10, 0), ("note", 0, 0, 0), ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET * 4,
 ]  # fmt: skip
-# while a note of 5 is in flight its writer continues to 50, and a round happens in between
+# while a note of 5 takes its way its writer goes on to 50, and a round comes in between
 SLOW_NOTE: Scene = [
     ("write", 0, 4, 0), ("write", 2, 4, 0), ("write", 1, 5, 0), ("note", 2, 0, 0), ("note", 0, 0, 3),
     ("note", 1, 0, 3), ("write", 1, 45, 0), *QUIET,
@@ -50,7 +50,7 @@ SLOW_NOTE: Scene = [
 
 
 class Model:
-    """One segment of one-byte events that are their times; noted times reach the controller after a delay."""
+    """One segment whose events are their times, each one byte long; notes take their way to the controller."""
 
     def __init__(self) -> None:
         self.events: list[int] = []
@@ -94,7 +94,7 @@ class Model:
         self.watermarks += verdict.watermarks
 
     async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
-        """A stand-in for `watermarks`: an entry's position is its number."""
+        """In place of `watermarks`: an entry's place is its number."""
         first = of[3] if len(of) > 3 else 0
         for number, watermark in enumerate(self.watermarks[first:], start=first + 1):
             yield number, watermark
@@ -130,7 +130,7 @@ async def _at_first(*_: Any) -> int:
 
 @given(steps, st.data())
 @settings(max_examples=200)
-def test_windows_of_an_advancing_reader(scene: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
+def test_windows_of_a_reader_that_goes_on(scene: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
     model = Model()
     model.run(scene)
     positions = data.draw(st.lists(st.integers(0, len(model.events)), max_size=10))
@@ -150,7 +150,7 @@ def test_windows_of_an_advancing_reader(scene: list[tuple[str, int, int, int]], 
 
 
 class _Stores:
-    """A stand-in that knows a segment with all keys, and two that share them."""
+    """Knows one segment with all keys, and two that share them."""
 
     @property
     def controller(self) -> _Stores:

@@ -1,4 +1,4 @@
-"""The writer against a store that drops connections, seals segments and fills up."""
+"""The writer against a store that drops connections, seals segments and runs full."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .world import World, world
 
 
 def in_order(events: list[bytes]) -> dict[bytes, list[int]]:
-    """Group events `key:number` by key: each key's numbers in the order they are stored."""
+    """For events `key:number`: each key's numbers in the order they are stored."""
     found: dict[bytes, list[int]] = {}
     for event in events:
         key, _, number = event.partition(b":")
@@ -64,7 +64,7 @@ async def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
 
 
 def rescale_somehow(w: World, choice: random.Random) -> None:
-    """Split a segment, or merge two adjacent ones."""
+    """Split one segment, or merge two neighbours."""
     current = sorted(w.controller.streams["sc", "st"].epochs[-1].items(), key=lambda item: item[1])
     if len(current) > 1 and choice.random() < 0.5:
         at = choice.randrange(len(current) - 1)
@@ -100,7 +100,7 @@ async def test_a_stored_append_whose_ack_was_lost_is_not_repeated_after_a_seal()
         w.store.hold = True
         ack = writer.write_event(b"a:0", "a")
         async with asyncio.timeout(60):
-            while not w.all_stored():  # noqa: ASYNC110 (the fake store sends no notification)
+            while not w.all_stored():  # noqa: ASYNC110 (the fake store tells nobody)
                 await asyncio.sleep(0.01)
         w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
         w.store.hold = False
@@ -127,7 +127,7 @@ async def test_a_sealed_stream_fails_pending_and_later_events() -> None:
             await w.manager.create_writer("sc", "st")
 
 
-def test_full_store_delays_then_fails_the_ack(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st", ack_timeout=3)
@@ -142,7 +142,7 @@ def test_full_store_delays_then_fails_the_ack(caplog: pytest.LogCaptureFixture) 
             w.store.full = False
             await writer.write_event(b"c", "k")
             assert w.stored(0) == [b"a", b"c"]
-            with pytest.raises(StorageFullError):  # an unobserved failure is kept
+            with pytest.raises(StorageFullError):  # a failure nobody looked at is not forgotten
                 await writer.flush()
             await writer.flush()
 
@@ -166,7 +166,7 @@ async def test_memory_is_bounded() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st", ack_timeout=120)
         w.store.silent = True
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="ready"):
             writer.write_batch([b"x" * 1_000_000] * 100, "k")
         waiting = asyncio.create_task(writer.ready())
         await asyncio.sleep(0.05)
@@ -198,10 +198,10 @@ async def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatc
             writer.write_event(b"x" * 10_001)
 
 
-async def test_writer_survives_an_unavailable_store() -> None:
+async def test_the_store_may_be_away_for_a_while() -> None:
     async with world() as w:
         await w.store.stop()
-        w.store.port = free_port()  # a free port
+        w.store.port = free_port()  # nobody takes it while it is away
         await w.store.start()
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_event(b"a", "k")
@@ -214,7 +214,7 @@ async def test_writer_survives_an_unavailable_store() -> None:
         assert w.stored(0) == [b"a", b"b"]
 
 
-async def test_transaction_is_visible_only_after_commit() -> None:
+async def test_a_transaction_is_seen_after_its_commit_alone() -> None:
     async with world(2) as w:
         writer = await w.manager.create_transaction_writer("sc", "st")
         async with await writer.begin_txn() as txn:
@@ -245,7 +245,7 @@ async def fail_within(txn: Transaction) -> None:
         txn.write_event(5)  # type: ignore[arg-type]
 
 
-async def test_each_transaction_has_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         leases: list[int] = []
         controller = stores_of(w.manager).controller
@@ -270,7 +270,7 @@ async def test_each_transaction_has_its_lease(monkeypatch: pytest.MonkeyPatch) -
         assert leases == [10_000, 30_000, 10_000, 30_000]
 
 
-async def test_resumed_transaction_gets_a_full_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         extended = asyncio.get_running_loop().create_future()
 
@@ -286,7 +286,7 @@ async def test_resumed_transaction_gets_a_full_lease(monkeypatch: pytest.MonkeyP
         assert await asyncio.wait_for(extended, 60) == (txn.txn_id, 60_000)
 
 
-async def test_commit_and_abort_respect_their_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         writer = await w.manager.create_transaction_writer("sc", "st")
         txn = await writer.begin_txn()
@@ -298,9 +298,9 @@ async def test_commit_and_abort_respect_their_timeout(monkeypatch: pytest.Monkey
         with monkeypatch.context() as away:
             away.setattr(stores_of(w.manager).controller, "commit_transaction", silent)
             away.setattr(stores_of(w.manager).controller, "abort_transaction", silent)
-            with pytest.raises(RequestTimeoutError):
+            with pytest.raises(RequestTimeoutError, match="as far as is known"):
                 await txn.commit(timeout=0.05)
-            with pytest.raises(RequestTimeoutError):
+            with pytest.raises(RequestTimeoutError, match="as far as is known"):
                 await txn.abort(timeout=0.05)
         await txn.commit(wait=True)
         assert w.all_stored() == [b"1"]
@@ -321,7 +321,7 @@ async def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away
         with pytest.raises(TypeError) as raised:
             await asyncio.wait_for(fail_in_a_block(txn), 60)
         assert "could not be aborted" in raised.value.__notes__[0]
-        assert not writer._open_transactions  # it isn't kept alive
+        assert not writer._open_transactions  # nobody keeps it alive
         with pytest.raises(InvalidArgumentError):
             await w.manager.create_writer("sc", "st", ack_timeout=0)
 
@@ -351,7 +351,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_of_it_on_the_connect
         connection = await stores_of(w.manager).connection(segment)
         wrong: Any = "text"
         update = wire.UpdateTableEntries(0, segment, "", (WireTableEntry(b"k", 0, wrong),))
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="bytes-like"):
             await connection.ask(update, wire.TableEntriesUpdated, timeout_s=5)
         assert (await w.manager.segment_info(segment)).write_offset == 0  # not taken for the rest of that frame
         assert connection.is_open

@@ -1,4 +1,4 @@
-"""A client, a fake store and a fake controller for the length of a test."""
+"""One client, one fake store, one fake controller, for the length of a test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class World:
     controller: FakeController
 
     def stored(self, segment_id: int, stream: str = "st") -> list[bytes]:
-        """Return the events in a segment of the stream sc/st."""
+        """The events in a segment of the stream sc/st."""
         data = memoryview(bytes(self.store.segments[segment_name("sc", stream, segment_id)].data))
         block, size = whole_events(data)
         assert size == len(data)
         return list(block)
 
     def all_stored(self) -> list[bytes]:
-        """Return the events of the stream, older epochs first."""
+        """The events of the stream, older epochs first."""
         ids = dict.fromkeys(i for epoch in self.controller.streams["sc", "st"].epochs for i in epoch)
         return [event for i in ids for event in self.stored(i)]
 
