@@ -1,4 +1,4 @@
-"""Settings of all tests."""
+"""Settings for all tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.support.preloaded import fork_servers
 
-# Files that take longest, by what is in their path: they begin first, so that two processes end together.
+# The slowest files, by parts of their paths: they start first, so that two processes end together.
 LONG = (
     "simulation/",
     "test_documents.py",
@@ -64,8 +64,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each file's tests run in one process, and those of the files that share a Spark session in two: in each process,
-    the session's first tests cost as much as dozens of later ones."""
+    """Run each file's tests in one process, and the files that share a Spark session in two.
+
+    In each process, the session's first tests cost as much as dozens of later ones.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -82,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop of an async test; one alone, so that its name stays as it is written."""
+    """Return the loop of async tests; a single factory, so that test names don't change."""
     if item.get_closest_marker("uvloop"):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}

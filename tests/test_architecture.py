@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md stays one page, and what it names is there."""
+"""ARCHITECTURE.md stays one page, and the files and functions it names exist."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`script/bootstrap` with registries that refuse, and when it is interrupted or run twice at once.
+"""`script/bootstrap` with failing registries, interruptions and concurrent runs.
 
-Python, pip and apt are stood in for by scripts that keep count of their calls; continuous integration runs the
-real ones.
+Scripts that count their calls stand in for Python, pip and apt; continuous integration runs the real ones.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A folder with script/bootstrap in it and stand-ins for what it runs."""
+    """A folder with script/bootstrap and stand-ins for the programs it runs."""
 
     folder: Path
     state: Path
@@ -75,7 +74,7 @@ class Clone:
         )
 
     def run(self, **variables: str) -> tuple[int, list[str]]:
-        """The exit code, and what it said, line by line."""
+        """Run it; return the exit code and the output."""
         process = self.start(**variables)
         _, said = process.communicate(timeout=60)
         return process.returncode, said.splitlines()
@@ -122,7 +121,7 @@ def until_pip_works(clone: Clone, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_what_pip_is_refused_for_a_moment_is_asked_for_again(clone: Clone) -> None:
+def test_temporary_pip_failure_is_retried(clone: Clone) -> None:
     clone.refuse(2)
     code, said = clone.run()
     assert code == 0
@@ -132,7 +131,7 @@ def test_what_pip_is_refused_for_a_moment_is_asked_for_again(clone: Clone) -> No
     assert said[-1] == "bootstrap: nadi is ready in .venv (Python 3.13.0)."
 
 
-def test_what_pip_is_refused_for_good_ends_with_the_reason_and_the_log(clone: Clone) -> None:
+def test_permanent_pip_failure_ends_with_reason_and_log(clone: Clone) -> None:
     clone.refuse(1000)
     code, said = clone.run()
     assert code == 1
@@ -145,7 +144,7 @@ def test_what_pip_is_refused_for_good_ends_with_the_reason_and_the_log(clone: Cl
     assert clone.calls().count("venv") == 1, "what pip was refused does no harm to .venv"
 
 
-def test_there_is_nothing_to_do_twice(clone: Clone) -> None:
+def test_second_run_does_nothing(clone: Clone) -> None:
     assert clone.run()[0] == 0
     assert clone.run() == (0, ["bootstrap: nadi is ready in .venv (Python 3.13.0)."])
     assert clone.calls() == ["venv", "pip"]
@@ -155,7 +154,7 @@ def test_there_is_nothing_to_do_twice(clone: Clone) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_after_an_interruption_nothing_is_taken_for_whole(clone: Clone, number: signal.Signals) -> None:
+def test_interrupted_run_is_not_taken_for_complete(clone: Clone, number: signal.Signals) -> None:
     (clone.state / "hold").touch()
     process = clone.start()
     until_pip_works(clone, process)
@@ -193,7 +192,7 @@ def test_another_python_has_a_folder_of_its_own(clone: Clone) -> None:
     assert (code, said[-1]) == (1, "bootstrap: NADI_PYTHON=python0.0 does not run.")
 
 
-def test_what_apt_is_refused_for_a_moment_is_asked_for_again(clone: Clone) -> None:
+def test_temporary_apt_failure_is_retried(clone: Clone) -> None:
     (clone.state / "no-venv").touch()
     clone.refuse(1)
     assert clone.run()[0] == 0

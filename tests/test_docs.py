@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(site: Path, name: str) -> str:
-    """The page's content, without navigation."""
+    """Return the page's content, without navigation."""
     return (site / "reference" / f"{name}.html").read_text().partition("<article")[2]
 
 
@@ -51,7 +51,7 @@ def text_of(html: str) -> str:
 
 
 def sections(html: str) -> dict[str, str]:
-    """The text under each heading of the second level, by the heading."""
+    """Return the text under each second-level heading, by heading."""
     parts = re.split(r"<h2 [^>]*>(.*?)</h2>", html, flags=re.S)
     return {text_of(head).removesuffix("¶"): text_of(body) for head, body in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -62,7 +62,7 @@ def rows(html: str) -> list[list[str]]:
 
 
 def plain(text: str) -> str:
-    """Text as a page shows it: names of guides are links without their folder and ending."""
+    """Return text as a page shows it: names of guides are links without folder and extension."""
     return " ".join(re.sub(r"docs/([\w-]+)\.md", r"\1", text.replace("`", "")).split())
 
 
@@ -165,10 +165,10 @@ def test_changelog_takes_fragments(tmp_path: Path) -> None:
     (tmp_path / "changes").mkdir()
     (tmp_path / "changes/README.md").write_text((ROOT / "changes/README.md").read_text())
     for kind in ("added", "changed", "fixed", "removed"):
-        (tmp_path / f"changes/+one.{kind}.md").write_text(f"What is {kind}.\n")
+        (tmp_path / f"changes/+one.{kind}.md").write_text(f"Something {kind}.\n")
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "7.0.0", "--date", "2027-01-02"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     kinds = ("added", "changed", "fixed", "removed")
-    expected = ["## 7.0.0 (2027-01-02)", *(f"### {kind.title()}\n\n- What is {kind}." for kind in kinds)]
+    expected = ["## 7.0.0 (2027-01-02)", *(f"### {kind.title()}\n\n- Something {kind}." for kind in kinds)]
     assert done.stdout.strip() == "\n\n".join(expected)
     assert (ROOT / "CHANGELOG.md").read_text().startswith("# Changelog\n\n<!-- towncrier release notes start -->\n\n")

@@ -1,4 +1,4 @@
-"""Every example in a docstring is true."""
+"""All examples in docstrings are correct."""
 
 import doctest
 import importlib

@@ -87,8 +87,9 @@ def test_the_examples_of_settings(document: str, least: int) -> None:
 
 
 def _run(command: str, folder: Path, **environment: str) -> tuple[int, str]:
-    """The exit code of a command, and all that it prints; of nadi's in this process if it needs no shell, which takes a
-    fifth of the time."""
+    """Return the exit code and output of a command; nadi's commands run in this process unless they need a shell, which
+    takes a fifth of the time.
+    """
     if command.startswith("nadi ") and not set(command) & set("|<>&;$"):
         with chdir(folder):
             result = CliRunner().invoke(app, shlex.split(command)[1:], env=environment)
@@ -106,7 +107,7 @@ def _run(command: str, folder: Path, **environment: str) -> tuple[int, str]:
 
 
 def _steps(document: str, least: int = 10) -> list[tuple[str, str]]:
-    """The commands of a document's transcripts, and what each prints."""
+    """Return the commands of a document's transcripts, and the output of each."""
     transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
     steps = [step.partition("\n") for text in transcripts for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
     assert len(steps) >= least

@@ -1,4 +1,4 @@
-"""Every example in the guides is true."""
+"""All examples in the guides are correct."""
 
 from __future__ import annotations
 

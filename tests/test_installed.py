@@ -1,7 +1,7 @@
-"""nadi as it is published: what wheel and sdist hold, and that it works where only what it asks for is installed.
+"""The published distributions: contents of wheel and sdist, and a run with only the required packages installed.
 
-A venv gets the wheel and, by links, exactly the packages that its metadata ask for without any extra; neither home nor
-environment nor this clone helps. `-m slow` has pip fetch them from the registry instead, for wheel and sdist.
+A venv gets the wheel and, by links, exactly the packages required by its metadata without extras; it is isolated from
+home, environment and this clone. `-m slow` has pip fetch them from the registry instead, for wheel and sdist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(),
-    reason="this is not a clone: git lists what is published",
+    reason="not a clone: git lists the published files",
 )
 
 # What asks for each extra, and can't do without it. The others bring what examples and tests import by themselves.
@@ -66,7 +66,7 @@ def run(*command: str | Path, **options: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """tracked: the files that git has, or would have."""
+    """The built distributions. tracked: the files that git has, or would have."""
 
     wheel: Path
     sdist: Path
@@ -89,13 +89,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A venv, and a folder that is its home and all that it has."""
+    """A venv, and an empty folder as its home."""
 
     venv: Path
     home: Path
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Without the environment, the user's packages and the current folder."""
+        """Run without the environment, the user's packages and the current folder."""
         python = self.venv / "bin/python"
         return ["env", "-i", f"HOME={self.home}", "COLUMNS=200", str(python), "-I", *map(str, arguments)]
 
@@ -113,7 +113,7 @@ class Bare:
 
     @contextmanager
     def serving(self, *arguments: str | Path) -> Iterator[dict[str, str]]:
-        """`nadi up`; what it says of its doors."""
+        """Run `nadi up`; yield the ports it prints."""
         command = self.command(self.venv / "bin/nadi", "up", "--port", "0", *arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.home) as process:
             yield doors(said_until_ready(process))
@@ -122,7 +122,7 @@ class Bare:
 
 
 def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadata.Distribution]:
-    """What a package that is installed here asks for, and what that asks for, by name."""
+    """Return the names of the requirements of an installed package, recursively."""
     found: dict[str, metadata.Distribution] = {}
     asked = [(name, extras)]
     while asked:
@@ -140,7 +140,7 @@ def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadat
 
 
 def venv_in(folder: Path) -> tuple[Path, Path]:
-    """A new one, and where its packages go."""
+    """Create a venv; return it and its package folder."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     (packages,) = folder.glob("lib/python*/site-packages")
     return folder, packages
@@ -168,21 +168,21 @@ def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     return Bare(venv, tmp_path_factory.mktemp("home"))
 
 
-# --- what is published -----------------------------------------------------------------------------------
+# --- published files ---------------------------------------------------------------------------------------
 
 
 def test_the_wheel_holds_the_sources_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
-        told = wheel.read(f"nadi-{PROJECT['version']}.dist-info/METADATA").decode()
+        metadata = wheel.read(f"nadi-{PROJECT['version']}.dist-info/METADATA").decode()
     own = {name for name in names if ".dist-info/" not in name and ".data/" not in name}
     assert own == {name.removeprefix("src/") for name in built.tracked if name.startswith("src/")}
     assert {"nadi/py.typed", "nadi/web/files/index.html", "nadi/web/files/js/player.js"} <= own
     assert {name.partition("/")[0] for name in own} == {"nadi", "pyspark_nadi", "pyspark_pravega"}
     rest = {name.partition("/")[2] for name in names - own}
     assert {"licenses/LICENSE", "licenses/NOTICE", "entry_points.txt", "scripts/nadi-spark-python"} <= rest
-    assert "Requires-Dist: pyspark<4.4,>=4.2; extra == 'spark'" in told
-    unconditional = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", told, re.M)
+    assert "Requires-Dist: pyspark<4.4,>=4.2; extra == 'spark'" in metadata
+    unconditional = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.M)
     assert "pyspark" not in unconditional
     assert len(unconditional) == len(PROJECT["dependencies"])
 
@@ -217,7 +217,7 @@ def test_the_image_sees_all_that_the_package_is_built_from(built: Built, tmp_pat
 
 
 def uses(bare: Bare) -> None:
-    """Serve, write, read, look at the page, have the machine looked at."""
+    """Serve, write, read, open the page, run the doctor."""
     assert "--print-config" in bare.nadi("up", "--help")
     assert bare.nadi("--version") == f"nadi {PROJECT['version']}\n"
     with bare.serving("--data", bare.home / "data") as doors:
@@ -246,8 +246,8 @@ def test_it_serves_where_nothing_else_is_installed(bare: Bare) -> None:
 
 @pytest.fixture(scope="module")
 def refusals(bare: Bare) -> dict[str, str]:
-    """What is said without each extra."""
-    told = (
+    """Check the errors without each extra."""
+    metadata = (
         "import sys, json\nfound = {}\n"
         "for name, code in json.load(sys.stdin).items():\n"
         "    try:\n        exec(code, {})\n"
@@ -255,7 +255,7 @@ def refusals(bare: Bare) -> dict[str, str]:
         "print(json.dumps(found))"
     )
     done = subprocess.run(
-        bare.command("-c", told),
+        bare.command("-c", metadata),
         input=json.dumps(MISSING),
         capture_output=True,
         text=True,
@@ -267,7 +267,7 @@ def refusals(bare: Bare) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("extra", MISSING)
-def test_what_an_extra_brings_is_asked_for_by_its_name(extra: str, refusals: dict[str, str]) -> None:
+def test_missing_extra_is_named(extra: str, refusals: dict[str, str]) -> None:
     assert f"nadi[{extra}]" in refusals.get(extra, "nothing was missing")
     assert "pip install" in refusals[extra]
 

@@ -64,7 +64,7 @@ def test_a_transactions_segment() -> None:
     assert len(transaction_segment_name("s", 2**128 - 1)) == len("s#transaction.") + 32
 
 
-def test_what_belongs_to_a_segment_shares_its_container() -> None:
+def test_parts_of_a_segment_share_its_container() -> None:
     name = segment_name("a", "b", segment_id(3, 5))
     related = [
         segment_name("a", "b", 3),

@@ -11,9 +11,9 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Each fork of a process with a gRPC channel would have gRPC put its threads in order in the child; while the channel
-# is busy it aborts one child in twenty, even one that only goes on to run a program. So PySpark fails to start its Java
-# now and then. A client is of no use after a fork anyhow. gRPC reads this once, when it is first imported.
+# gRPC's fork support resets its threads in every forked child, and aborts about one child in twenty while a channel is
+# busy, even a child that only calls exec. PySpark then sometimes fails to start Java. A client can't be used after a
+# fork anyway. gRPC reads this variable once, on first import.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ __all__ = [
     "write_rows",
 ]
 
-# imported when first asked for, so that `import nadi` costs nothing; what is not named here is nadi.client's
+# imported on first access, so that `import nadi` is cheap; names missing here come from nadi.client
 _HOMES = {
     "NadiError": "nadi.errors",
     "StreamCut": "nadi.model.streamcut",
@@ -80,13 +80,13 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})  # completion offers what is not imported yet, too
+    return sorted({*globals(), *__all__, "__version__"})  # completion also offers names that aren't imported yet
 
 
-if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
+if not TYPE_CHECKING:  # a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name == "__version__":  # of pyproject.toml
+        if name == "__version__":
             return import_module("importlib.metadata").version("nadi")
         if name not in __all__:
             raise AttributeError(f"module 'nadi' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m nadi` is the command `nadi`, where it isn't on the path."""
+"""Entry point of `python -m nadi`, for machines without `nadi` on the path."""
 
 from nadi.cli.app import main
 

@@ -1,6 +1,6 @@
-"""How long to wait between two tries, and how often to retry a change that keeps losing to others.
+"""Pauses between retries, and a limit on retries of compare-and-set changes.
 
-Each caller decides what to retry and what ends it: the same error means one thing to a read and another to an append.
+Callers decide which errors to retry and when to stop: the same error differs between a read and an append.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Backoff:
-    """Growing pauses.
+    """Exponentially growing pauses.
 
-    chance: the part of each pause to make, 0 to 1; all of it unless waiters should spread out.
+    chance: fraction of each pause to wait, 0 to 1; below 1, waiters spread out.
 
     >>> backoff = Backoff(first_s=1.0, longest_s=5.0)
     >>> [backoff.take() for _ in range(4)]
@@ -40,10 +40,10 @@ class Backoff:
         self._first_s, self._longest_s, self._growth = min(first_s, longest_s), longest_s, growth
         self._sleep, self._chance = sleep, chance
         self.next_s = self._first_s
-        self.is_fresh = True  # no pause made yet, or none since `reset`
+        self.is_fresh = True  # no pause since creation or `reset`
 
     def take(self) -> float:
-        """The length of the next pause, in seconds; later ones are longer."""
+        """Return the next pause in seconds, and lengthen the following pause."""
         self.is_fresh = False
         pause_s = self.next_s * self._chance()
         self.next_s = min(self._growth * self.next_s, self._longest_s)
@@ -53,7 +53,7 @@ class Backoff:
         await self._sleep(self.take())
 
     def at_most(self, longest_s: float) -> None:
-        """Make the next pause no longer than this."""
+        """Limit the next pause to this length."""
         self.next_s = min(self.next_s, longest_s)
 
     def reset(self) -> None:
@@ -61,20 +61,25 @@ class Backoff:
 
 
 class Tries:
-    """Counts tries of a change to `what` that is stored only if no other change was faster.
+    """A counter of compare-and-set attempts on `subject`.
 
-    Each lost try means that another change was stored. Those who lose to each other wait for different times.
+    Each failed attempt means that another change was stored. Pauses are randomized to separate competing callers.
     """
 
-    def __init__(self, what: str, *, sleep: Sleep = asyncio.sleep, chance: Callable[[], float] = random.random) -> None:
-        self._what = what
+    def __init__(
+        self, subject: str, *, sleep: Sleep = asyncio.sleep, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._subject = subject
         self._lost = 0
         self._backoff = Backoff(longest_s=CHANGE_LONGEST_PAUSE_S, sleep=sleep, chance=chance)
 
     async def lost(self) -> None:
-        """Another change was faster: wait before the next try, except the first time; ContentionError in the end."""
+        """Record a failed attempt and wait before the next one; the first retry is immediate.
+
+        ContentionError: the limit of attempts was reached.
+        """
         self._lost += 1
         if self._lost == CHANGE_TRIES:
-            raise ContentionError(self._what, self._lost)
-        if self._lost > 1:  # one other is done by now
+            raise ContentionError(self._subject, self._lost)
+        if self._lost > 1:
             await self._backoff.pause()

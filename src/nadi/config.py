@@ -1,9 +1,9 @@
-"""The options of a server, each defined once, as a field of `ServerConfig` or of its `ServerSecurity`.
+"""Server options, each defined once as a field of `ServerConfig` or `ServerSecurity`.
 
-The options of `nadi up`, the keys of its file, the environment variables, `--print-config`, the tables of
-docs/configuration.md, the arguments of servers and what a parent passes to a child process are derived from these
-fields. Callers: `cli.admin`, `standalone`. `nadi up --help` imports this module, so it imports no server; nor limits
-as it is loaded, for those raise where NADI_LIMITS is wrong.
+These fields define the options of `nadi up`, the keys of its file, the environment variables, `--print-config`, the
+tables of docs/configuration.md, the arguments of servers and the options passed to child processes. Callers:
+`cli.admin`, `standalone`. `nadi up --help` imports this module, so it doesn't import servers, nor `nadi.limits` at the
+top level: that raises if NADI_LIMITS is invalid.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ else:
 
 log = logging.getLogger(__name__)
 
-WAL_PROFILES_S = {"latency": 0.0, "balanced": 0.05, "cost": 0.25}  # least time between the starts of two frames
+WAL_PROFILES_S = {"latency": 0.0, "balanced": 0.05, "cost": 0.25}  # minimum time between the starts of two frames
 _MOST_WORKERS = 64
 _MOST_PORT = 65_535
 _SECURITY, _TIER2, _CLUSTER = (
@@ -49,17 +49,17 @@ _SECURITY, _TIER2, _CLUSTER = (
 
 
 class OptionKind(Enum):
-    """The value of an option in a file; the text names it in errors and documents."""
+    """The type of an option in a file; the text appears in errors and documents."""
 
-    TEXT = "a text"
+    TEXT = "a string"
     NUMBER = "a whole number"
     SIZE = "a size, such as 20GiB"
     SWITCH = "true or false"
-    TEXTS = "a list of texts"
+    TEXTS = "a list of strings"
 
 
 class Mode(Flag):
-    """What a server is: one of a data folder, several processes of one folder, or a member of a cluster."""
+    """How a server runs: alone on a data folder, as several processes on one folder, or as a member of a cluster."""
 
     ALONE = auto()
     WORKERS = auto()
@@ -70,11 +70,11 @@ class Mode(Flag):
 
 
 _SCOPES = {
-    Mode.ALONE: "is for one server of a data folder: leave out {workers} and {store}, or this",
-    Mode.FOLDER: "is for a data folder: leave out {store}, or this",
-    Mode.WORKERS: "is for a data folder: start several servers of one {store} instead",
-    Mode.MEMBER: "is for a server of a cluster: give its {store}, too, or leave this out",
-    Mode.CLUSTER: "is for a server of a cluster: give its {store}, too, or leave this out",
+    Mode.ALONE: "applies to a single server with a data folder: remove it, or {workers} and {store}",
+    Mode.FOLDER: "applies to a data folder: remove it, or {store}",
+    Mode.WORKERS: "applies to a data folder: start several servers with one {store} instead",
+    Mode.MEMBER: "applies to a server of a cluster: add {store}, or remove it",
+    Mode.CLUSTER: "applies to a server of a cluster: add {store}, or remove it",
 }
 _KINDS = {"int": OptionKind.NUMBER, "bool": OptionKind.SWITCH, "dict": OptionKind.TEXTS}  # by the declared type
 _TYPES = {
@@ -88,9 +88,12 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigOption:
-    """One option. name: of the field; key: of the command line and of a file. default_text: what holds without a
-    value, if the default doesn't say it. variable: of the environment. modes: the servers it is for. needs: names of
-    options without any of which it has no effect."""
+    """An option.
+
+    name: the field's name. key: its name on the command line and in a file. default_text: describes the default, if
+    the value alone doesn't. variable: an environment variable. modes: the servers it applies to. needs: options; at
+    least one is required for this option to have an effect.
+    """
 
     name: str
     key: str
@@ -108,7 +111,7 @@ class ConfigOption:
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words."""
+        """Describe the allowed values."""
         if self.kind is not OptionKind.NUMBER or self.least is None:
             return self.kind.value
         limits = f", {self.least} or more" if self.most is None else f" from {self.least} to {self.most}"
@@ -116,7 +119,7 @@ class ConfigOption:
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
-    """A field with its option; more: fields of `ConfigOption`, of which name, key and kind follow from the field."""
+    """Declare a field with its option; more: fields of `ConfigOption` (name, key and kind default to the field's)."""
     metadata = {"option": {"default": default, "help": help, **more}}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
@@ -124,64 +127,62 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 
 
 def _check_types(values: Any, options: Mapping[str, ConfigOption]) -> None:
-    """Store paths as text. InvalidArgumentError: a value is of another type than its field."""
+    """Convert paths to text; InvalidArgumentError if a value's type isn't its field's."""
     for option in options.values():
         value = getattr(values, option.name)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
             object.__setattr__(values, option.name, value)
         if value is not None and type(value) is not _TYPES[option.kind]:
-            raise InvalidArgumentError(f"{option.name} can't be {value!r}: it is {option.allowed}")
+            raise InvalidArgumentError(f"{option.name} can't be {value!r}: it must be {option.allowed}")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
-    """TLS, and who may log in; all off unless given. Files are texts or path-like, and kept as texts; no field is a
-    secret.
+    """TLS and authentication settings, all off by default.
 
-    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_ca: PEM file by which servers of a
-    cluster check each other's certificates; None is the system's. users_file: see nadi.access.users.
-    bearer_*: see nadi.access.bearer. signing_key_file: of delegation tokens; None is one of the data
-    folder's own. insecure_public: serve everybody who can reach a public address, with all rights. Without
-    authentication and without it, a server listens on loopback only.
+    Files are given as text or path-like and stored as text; no field is a secret.
+    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_ca: PEM file of the certificates that
+    servers of a cluster trust; None means the system's. users_file: see nadi.access.users. bearer_*: see
+    nadi.access.bearer. signing_key_file: key of delegation tokens; None means a key in the data folder.
+    insecure_public: give all rights to every client that can reach a public address. Without this and without
+    authentication, a server listens on loopback only.
     """
 
     tls_certificate: _PathText | None = _option(
-        None, "PEM file of the certificate; makes all ports speak TLS.", key="tls-cert", panel=_SECURITY
+        None, "PEM file of the certificate; turns on TLS for all ports.", key="tls-cert", panel=_SECURITY
     )
     tls_key: _PathText | None = _option(None, "PEM file of the certificate's private key.", panel=_SECURITY)
-    users_file: _PathText | None = _option(None, "Who may log in with a password; see `nadi passwd`.", panel=_SECURITY)
+    users_file: _PathText | None = _option(None, "File of users and passwords; see `nadi passwd`.", panel=_SECURITY)
     bearer_keys: _PathText | None = _option(
-        None, "PEM or JWKS file, or https address of a JWKS, for bearer tokens.", panel=_SECURITY
+        None, "Keys for bearer tokens: PEM or JWKS file, or https URL of a JWKS.", panel=_SECURITY
     )
-    bearer_issuer: str = _option("", "The `iss` that bearer tokens must have.", panel=_SECURITY, needs=("bearer_keys",))
-    bearer_audience: str = _option(
-        "", "The `aud` that bearer tokens must have.", panel=_SECURITY, needs=("bearer_keys",)
-    )
+    bearer_issuer: str = _option("", "Required `iss` of bearer tokens.", panel=_SECURITY, needs=("bearer_keys",))
+    bearer_audience: str = _option("", "Required `aud` of bearer tokens.", panel=_SECURITY, needs=("bearer_keys",))
     bearer_claim: str = _option(
-        DEFAULT_CLAIM, "The claim that holds the permissions.", panel=_SECURITY, needs=("bearer_keys",)
+        DEFAULT_CLAIM, "Claim of bearer tokens that lists permissions.", panel=_SECURITY, needs=("bearer_keys",)
     )
     signing_key_file: _PathText | None = _option(
         None,
-        "Key that signs delegation tokens.",
+        "File of the key that signs delegation tokens.",
         key="signing-key",
-        default_text="one in the data folder",
+        default_text="a key in the data folder",
         panel=_SECURITY,
         modes=Mode.ALONE,
         needs=("users_file", "bearer_keys"),
     )
     token_lifetime_s: int = _option(
         DEFAULT_TOKEN_LIFETIME_S,
-        "How long a delegation token is valid, in seconds.",
+        "Lifetime of delegation tokens, in seconds.",
         key="token-lifetime",
         panel=_SECURITY,
         least=1,
         needs=("users_file", "bearer_keys"),
     )
-    insecure_public: bool = _option(False, "Serve everybody on a public address, no login.", panel=_SECURITY)
+    insecure_public: bool = _option(False, "Allow a public address without authentication.", panel=_SECURITY)
     tls_ca: _PathText | None = _option(
         None,
-        "PEM file of the certificates by which servers trust each other.",
+        "PEM file of the certificates that servers trust.",
         default_text="the system's",
         panel=_CLUSTER,
         modes=Mode.CLUSTER,
@@ -193,30 +194,36 @@ class ServerSecurity:
 
     @property
     def asks(self) -> bool:
-        """Whether callers must say who they are."""
+        """Whether callers must authenticate."""
         return self.users_file is not None or self.bearer_keys is not None
 
     def check_address(self, host: str, advertised_host: str | None) -> None:
-        """InvalidArgumentError if a server with these settings should not listen there, or if clients, who are told
-        `advertised_host` or else `host`, could not connect to that."""
+        """Raise InvalidArgumentError if listening on `host` is unsafe, or if clients can't connect to the advertised
+        address: `advertised_host` or else `host`."""
         if is_loopback(host):
             return
         if not self.asks and not self.insecure_public:
             raise InvalidArgumentError(
-                f"{host or 'every address'} is not loopback, and without authentication whoever reaches it could read "
-                "and delete everything: give --users-file (and --tls-cert, --tls-key), listen on 127.0.0.1, or say "
-                "--insecure-public to serve everybody"
+                f"{host or 'every address'} is not loopback, and without authentication every client could read and "
+                "delete all data: add --users-file (and --tls-cert, --tls-key), listen on 127.0.0.1, or pass "
+                "--insecure-public to allow it"
             )
         if self.asks and self.tls_certificate is None:
-            log.warning("passwords and tokens cross the network to %s readable: give --tls-cert and --tls-key", host)
+            log.warning(
+                "passwords and tokens cross the network to %s in clear text: add --tls-cert and --tls-key", host
+            )
         if advertised_host is None and is_any_address(host):
-            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
+            raise InvalidArgumentError(
+                f"clients can't connect to {host or 'every address'}: pass a reachable address as --advertised-host"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPorts:
-    """Ports at which several servers of one machine listen together, beside their own: a client that connects gets any
-    of them. rest: None is no REST."""
+    """Ports that several servers of one machine share in addition to their own; a connection reaches any of them.
+
+    rest: None turns REST off.
+    """
 
     controller: int
     rest: int | None
@@ -224,11 +231,11 @@ class SharedPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What a server serves, and how: see the help of each option.
+    """The configuration of a server: see the help of each option.
 
-    Ports of 0 are any free ones. rest_port: None is no REST. store_options, log_options, tier2_options: such as
-    `endpoint`, beside what the environment of the store's library says. shared: further ports, for workers. drains:
-    whether a server of a cluster hands over what it has before it stops.
+    A port of 0 means any free port. rest_port: None turns REST off. store_options, log_options, tier2_options: options
+    such as `endpoint`, added to the environment variables of the store's library. shared: ports shared by workers.
+    drains: whether a server of a cluster hands over its containers before it stops.
     """
 
     data: _PathText | None = _option(
@@ -236,70 +243,68 @@ class ServerConfig:
     )
     host: str = _option(DEFAULT_HOST, "Address to listen on.")
     port: int = _option(
-        DEFAULT_CONTROLLER_PORT, "The controller's port; 0 for any free ports.", least=0, most=_MOST_PORT
+        DEFAULT_CONTROLLER_PORT, "Port of the controller; 0 picks free ports.", least=0, most=_MOST_PORT
     )
     store_port: int | None = _option(
         None,
-        "The segment store's port; 0 for any.",
-        default_text="12345, or a free one after --port",
+        "Port of the segment store; 0 picks a free port.",
+        default_text="12345, or a free port after --port",
         least=0,
         most=_MOST_PORT,
     )
     rest_port: int | None = _option(
         None,
-        "The REST interface's port; 0 for any.",
-        default_text="9091, or a free one after --port",
+        "Port of the REST interface; 0 picks a free port.",
+        default_text="9091, or a free port after --port",
         least=0,
         most=_MOST_PORT,
     )
     containers: int | None = _option(
         None,
-        "Segment containers of a new folder, or cluster; can't be changed later.",
+        "Number of segment containers of a new folder or cluster; fixed after that.",
         default_text="1, or 8",
         least=1,
         most=MOST_CONTAINERS,
     )
     scaling: str = _option(
         DEFAULT_SCALING,
-        "How streams with a scaling policy follow their load: fast or classic.",
+        "How quickly streams with a scaling policy adapt to their load: fast or classic.",
         choices=("fast", "classic"),
     )
     verbose: bool = _option(False, "Log more: --log-level INFO.")
     log_level: str | None = _option(
         None,
-        "Which messages are shown: DEBUG, INFO, WARNING, ERROR or CRITICAL.",
+        "Minimum level of log messages: DEBUG, INFO, WARNING, ERROR or CRITICAL.",
         default_text="WARNING",
         choices=LOG_LEVELS,
     )
     log_format: str = _option(
-        DEFAULT_LOG_FORMAT, "How: text, or json, one object a line (docs/operations.md).", choices=LOG_FORMATS
+        DEFAULT_LOG_FORMAT,
+        "Format of log messages: text, or json with one object per line (docs/operations.md).",
+        choices=LOG_FORMATS,
     )
-    traces: str = _option(
-        DEFAULT_TRACES, "Where spans of writes and reads go: none, or otlp (docs/monitoring.md).", choices=TRACE_KINDS
-    )
-    advertised_host: str | None = _option(
-        None, "Name or address that clients should connect to.", default_text="--host"
-    )
+    traces: str = _option(DEFAULT_TRACES, "Exporter of traces: none or otlp (docs/monitoring.md).", choices=TRACE_KINDS)
+    advertised_host: str | None = _option(None, "Host name or address that clients connect to.", default_text="--host")
     security: ServerSecurity = field(default_factory=ServerSecurity)
     workers: int | None = _option(
         None,
-        "So many processes serve the folder, to use more than one core (docs/cluster.md); always, once a folder was "
-        "begun so.",
+        "Number of processes that serve the folder, to use several cores (docs/cluster.md); a folder created this way "
+        "always needs it.",
         least=1,
         most=_MOST_WORKERS,
         modes=Mode.WORKERS,
     )
     tier2: str | None = _option(
         None,
-        "URL of the store that keeps the folder's chunks: s3://bucket/prefix, gs://…, az://…, hdfs://host:port/folder "
-        "or file:///folder.",
+        "URL of the object store for chunks: s3://bucket/prefix, gs://…, az://…, hdfs://host:port/folder or "
+        "file:///folder.",
         variable="NADI_TIER2",
         panel=_TIER2,
         modes=Mode.ALONE,
     )
     tier2_options: dict[str, str] = _option(
         {},
-        "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment.",
+        "Option of this store as key=value, such as endpoint=https://…; repeatable. Pass secrets in the environment.",
         key="tier2-option",
         panel=_TIER2,
         modes=Mode.ALONE,
@@ -307,7 +312,7 @@ class ServerConfig:
     )
     log_max_bytes: int | None = _option(
         None,
-        "What a container's log may hold while tier 2 takes nothing; then writers wait.",
+        "Maximum size of a container's log while tier 2 is unavailable; writers wait beyond it.",
         key="log-max",
         kind=OptionKind.SIZE,
         default_text="4GiB",
@@ -316,28 +321,28 @@ class ServerConfig:
     )
     store: str | None = _option(
         None,
-        "URL of the store that a cluster's servers share: s3://bucket/prefix, gs://…, az://… or file:///folder.",
+        "URL of the object store that a cluster shares: s3://bucket/prefix, gs://…, az://… or file:///folder.",
         variable="NADI_STORE",
         panel=_CLUSTER,
         modes=Mode.CLUSTER,
     )
     store_options: dict[str, str] = _option(
         {},
-        "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment.",
+        "Option of this store as key=value, such as endpoint=https://…; repeatable. Pass secrets in the environment.",
         key="store-option",
         panel=_CLUSTER,
         modes=Mode.CLUSTER,
     )
     cache: _PathText | None = _option(
         None,
-        "Folder for copies, which may be lost.",
-        default_text="a temporary one",
+        "Folder for cached copies, safe to delete.",
+        default_text="a temporary folder",
         panel=_CLUSTER,
         modes=Mode.MEMBER,
     )
     wal_profile: str | None = _option(
         None,
-        "How long acknowledgements may take, for how few puts: latency, balanced or cost.",
+        "Trade acknowledgement latency for fewer PUTs: latency, balanced or cost.",
         default_text="balanced; latency for a folder",
         panel=_CLUSTER,
         choices=tuple(WAL_PROFILES_S),
@@ -345,13 +350,13 @@ class ServerConfig:
     )
     log: str | None = _option(
         None,
-        "URL of a log elsewhere: nats://host:4222,…/STREAM (docs/jetstream.md).",
+        "URL of an external write-ahead log: nats://host:4222,…/STREAM (docs/jetstream.md).",
         panel=_CLUSTER,
         modes=Mode.CLUSTER,
     )
     log_options: dict[str, str] = _option(
         {},
-        "Of the log, such as replicas=3; may be repeated.",
+        "Option of this log as key=value, such as replicas=3; repeatable.",
         key="log-option",
         panel=_CLUSTER,
         modes=Mode.CLUSTER,
@@ -365,7 +370,7 @@ class ServerConfig:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with these values, by the names of options."""
+        """Build a configuration from values by option name."""
         security = ServerSecurity(**{name: values[name] for name in _SECURITY_OPTIONS if name in values})
         return cls(**{name: values[name] for name in _OWN_OPTIONS if name in values}, security=security)
 
@@ -375,22 +380,22 @@ class ServerConfig:
 
     @property
     def folder(self) -> Path:
-        """The data folder, given or not."""
-        from nadi.naming import check_path  # here, for it loads limits
+        """The data folder, or its default."""
+        from nadi.naming import check_path  # imported here: it loads limits
 
         return check_path("the data folder", "nadi-data" if self.data is None else self.data)
 
     @property
     def log_interval_s(self) -> float:
-        """The least time from the start of one frame to that of the next, unless a whole frame is waiting. Frames that
-        start further apart are fewer and larger (docs/cluster.md); puts into a folder, or NATS, cost nothing."""
+        """The minimum time between the starts of two frames, unless a full frame is waiting. A longer interval means
+        fewer and larger frames (docs/cluster.md); writes to a folder or NATS are free."""
         is_free = (self.log or self.store or "file:").startswith(("file:", "nats:", "tls:"))
         return WAL_PROFILES_S[self.wal_profile or ("latency" if is_free else "balanced")]
 
     def check(self, name: Callable[[ConfigOption], str] = attrgetter("name")) -> None:
-        """Check each value and what goes together, without opening files, ports or stores.
+        """Raise InvalidArgumentError for a wrong value or combination, without opening files, ports or stores.
 
-        name: how an error names an option. InvalidArgumentError: a value, or an option beside another, is wrong.
+        name: returns the name of an option for error messages.
         """
         values = {option.name: self._value(option) for option in OPTIONS.values()}
         for option in OPTIONS.values():
@@ -402,35 +407,35 @@ class ServerConfig:
                 raise InvalidArgumentError(f"{name(option)} {_SCOPES[option.modes].format(**others)}")
             if option.needs and not any(values[other] for other in option.needs):
                 others_text = " or ".join(name(OPTIONS[other]) for other in option.needs)
-                raise InvalidArgumentError(f"{name(option)} has no effect without {others_text}: give that, too")
+                raise InvalidArgumentError(f"{name(option)} has no effect without {others_text}: add it")
             if option.choices and (value.upper() if option.choices is LOG_LEVELS else value) not in option.choices:
                 choices = ", ".join(option.choices)
-                raise InvalidArgumentError(f"{name(option)} can't be {value[:40]!r}: it is one of {choices}")
+                raise InvalidArgumentError(f"{name(option)} can't be {value[:40]!r}: choose one of {choices}")
             least, most = option.least, option.most
             if least is not None and (value < least or (most is not None and value > most)):
-                raise InvalidArgumentError(f"{name(option)} can't be {value}: it is {option.allowed}")
+                raise InvalidArgumentError(f"{name(option)} can't be {value}: it must be {option.allowed}")
         if self.log_max_bytes is not None:
-            from nadi.limits import LOG_FILE_BYTES, RUN_FILE_BYTES  # here, for it raises where NADI_LIMITS is wrong
+            from nadi.limits import LOG_FILE_BYTES, RUN_FILE_BYTES  # imported here: raises if NADI_LIMITS is invalid
 
-            least = 2 * (LOG_FILE_BYTES + RUN_FILE_BYTES)  # else writers would wait for files that are being filled
+            least = 2 * (LOG_FILE_BYTES + RUN_FILE_BYTES)  # below it, writers would wait for files being filled
             if self.log_max_bytes < least:
                 log_max = name(OPTIONS["log_max_bytes"])
-                raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it is at least {least:,}")
+                raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it must be at least {least:,}")
         if (self.security.tls_certificate is None) != (self.security.tls_key is None):
-            raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
+            raise InvalidArgumentError("TLS needs both --tls-cert and --tls-key")
 
     def _value(self, option: ConfigOption) -> Any:
         return getattr(self.security if option.name in _SECURITY_OPTIONS else self, option.name)
 
 
 def _options_of(kind: type) -> dict[str, ConfigOption]:
-    found = {}
-    for one in fields(kind):
-        if "option" in one.metadata:
-            declared = _KINDS.get(str(one.type).partition("[")[0].partition(" ")[0], OptionKind.TEXT)
-            own = {"name": one.name, "key": one.name.replace("_", "-"), "kind": declared}
-            found[one.name] = ConfigOption(**own | one.metadata["option"])
-    return found
+    options = {}
+    for declared_field in fields(kind):
+        if "option" in declared_field.metadata:
+            declared = _KINDS.get(str(declared_field.type).partition("[")[0].partition(" ")[0], OptionKind.TEXT)
+            derived = {"name": declared_field.name, "key": declared_field.name.replace("_", "-"), "kind": declared}
+            options[declared_field.name] = ConfigOption(**derived | declared_field.metadata["option"])
+    return options
 
 
 _SECURITY_OPTIONS = _options_of(ServerSecurity)
@@ -439,7 +444,7 @@ OPTIONS = _OWN_OPTIONS | _SECURITY_OPTIONS  # by name
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens on `host`.
+    """Return whether only this machine can reach a server that listens on `host`.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("")
     (True, False, False)
@@ -450,12 +455,12 @@ def is_loopback(host: str) -> bool:
     if not host:
         return False
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in found)
+    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in addresses)
 
 
 def is_any_address(host: str) -> bool:
-    """Whether `host` stands for all addresses of the machine, and so is none that a client could use."""
+    """Return whether `host` means all addresses of the machine, so that clients can't connect to it."""
     return host in ("", "0.0.0.0", "::", "[::]")

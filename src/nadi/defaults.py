@@ -1,30 +1,30 @@
-"""Defaults that more than one part of nadi has to know.
+"""Defaults shared by several parts of nadi.
 
-The command line's help prints these values, so this module imports nothing: help needs neither client nor server.
+The command line's help prints them, so this module imports nothing: help must not load client or server.
 """
 
 from __future__ import annotations
 
-# where a server listens, and where a client looks for it
+# address that a server listens on and a client connects to
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_CONTROLLER_PORT = 9090
 DEFAULT_REST_PORT = 9091
 DEFAULT_STORE_PORT = 12345
 DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
 
-# the profile by whose rules streams follow their load
+# scaling profile of streams
 DEFAULT_SCALING = "fast"
 
-# which of a server's messages are shown, and how they are written
+# level and format of a server's log
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LOG_FORMAT, *_ = LOG_FORMATS = ("text", "json")
 
-# where its spans of writes and reads go
+# exporter of a server's traces
 DEFAULT_TRACES, *_ = TRACE_KINDS = ("none", "otlp")
 
-# how long a delegation token is valid, and the claim of a bearer token that holds the permissions
+# lifetime of delegation tokens, and the claim of a bearer token that lists permissions
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"
 
-# containers of a folder or a cluster: a damaged folder's number is found by trying all of them
+# containers of a folder or cluster: repair tries all numbers to find a damaged folder's
 MOST_CONTAINERS = 1_000

@@ -1,4 +1,4 @@
-"""Making files and their names durable, and telling why that can't be done."""
+"""Durable writes of files and folder entries, and detection of a full disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
     while done < len(data):
         count = os.pwrite(fd, data[done:], offset + done)
         if count <= 0:
-            raise OSError(errno.EIO, "the disk took no bytes")
+            raise OSError(errno.EIO, "the disk wrote no bytes")
         done += count
 
 
@@ -26,5 +26,5 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_no_room(error: object) -> bool:
-    """Whether that is the error of a full disk."""
+    """Return whether the error means that the disk is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

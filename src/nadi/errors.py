@@ -1,12 +1,12 @@
-"""The one error tree of nadi.
+"""nadi's error tree.
 
-Each leaf's message says what went wrong and what to do next; its attributes carry the values that the message mentions.
+Each leaf's message says what failed, why and what to do; its attributes carry the values in the message.
 
     NadiError
-    ├── InvalidArgumentError        the call can't succeed as it is: change the arguments
+    ├── InvalidArgumentError        the call can't succeed: change its arguments
     │   ├── InvalidNameError        a scope, stream or group name breaks the naming rule
-    │   ├── InvalidStreamCutError   a stream cut of another stream, or one that is not a boundary of this stream
-    │   │   └── PastEndError        an offset past its segment's end: start at the end or before
+    │   ├── InvalidStreamCutError   the cut belongs to another stream, or isn't at an event boundary
+    │   │   └── PastEndError        an offset past its segment's end: start at or before the end
     │   └── EventTooLargeError      an event over the size limit
     ├── NotFoundError               nothing is stored under that name
     │   ├── ScopeNotFoundError
@@ -21,42 +21,42 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │   ├── StreamTableNotFoundError
     │   ├── TransactionNotFoundError
     │   └── UnknownSchemaError      an event refers to a schema that its stream doesn't have
-    ├── ConflictError               somebody else was faster: look again, then decide
+    ├── ConflictError               another caller was faster: read the current state, then decide
     │   ├── AlreadyExistsError
     │   ├── NotEmptyError
-    │   ├── StreamSealedError       no more events can be written to this stream
+    │   ├── StreamSealedError       events can no longer be written to this stream
     │   ├── StreamNotSealedError
-    │   ├── StreamRemadeError       it was deleted and recreated under its name: start at the new stream's head
-    │   ├── KeyValueTableRemadeError it was deleted and recreated: open it again
+    │   ├── StreamRecreatedError    the stream was deleted and recreated: start at the new stream's head
+    │   ├── KeyValueTableRecreatedError the table was deleted and recreated: open it again
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
-    │   ├── ContentionError         others were faster each time: try again later, or less often
-    │   ├── ReaderOfflineError      others took this reader's segments: create another reader
-    │   ├── ConditionFailedError    a conditional change found a version or offset other than expected
+    │   ├── ContentionError         every attempt lost to another change: retry later, or less often
+    │   ├── ReaderOfflineError      other readers took over this reader's segments: create another reader
+    │   ├── ConditionFailedError    the version or offset of a conditional change didn't match
     │   ├── TransactionFailedError  the transaction was aborted or has timed out
-    │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier one of its stream
-    ├── AccessDeniedError           the server doesn't let this caller do that
+    │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier schema of its stream
+    ├── AccessDeniedError           the caller isn't allowed to do that
     │   ├── NotAuthenticatedError   missing or wrong credentials
-    │   └── PermissionDeniedError   the caller lacks the permission: ask whoever maintains the users file
+    │   └── PermissionDeniedError   the caller lacks the permission: ask the administrator for it
     ├── SerializationError          a value the serializer can't write, or an event it can't read
-    ├── TruncatedError              the data requested was truncated away: continue from `start_offset`
-    │   ├── SegmentGoneError        the entire segment was: continue from the stream's head
-    │   ├── EpochGoneError          so long ago that nothing of it is known any more: continue from the stream's head
-    │   └── QueryTruncatedError     a streaming query's next events were: let it skip them, or start another
+    ├── TruncatedError              the requested data was truncated: continue from `start_offset`
+    │   ├── SegmentGoneError        the entire segment was truncated: continue from the stream's head
+    │   ├── EpochGoneError          truncated so long ago that its record was deleted: continue from the stream's head
+    │   └── QueryTruncatedError     a streaming query's next events were truncated: skip them, or start another query
     ├── DamagedDataError            stored bytes are damaged or missing: restore their file, or continue at `end_offset`
-    ├── UnavailableError            the server can't be reached or can't do it now: try again
+    ├── UnavailableError            the server is unreachable or temporarily unable: try again
     │   ├── StorageFullError        the disk is full; writers continue automatically once there is room
     │   ├── TokenExpiredError       a delegation token expired: the client fetches another and continues
-    │   ├── NotOwnerError           another store has the segment: the client asks which, and continues there
-    │   ├── ChunksUnavailableError  tier 2 doesn't answer: what was written lately can be read, and the rest later
-    │   ├── RequestTimeoutError     no answer in time; the request may have taken effect all the same
+    │   ├── NotOwnerError           another store owns the segment: the client looks it up and continues there
+    │   ├── ChunksUnavailableError  tier 2 doesn't answer: only recent data can be read until it does
+    │   ├── RequestTimeoutError     no answer in time; the request may still have taken effect
     │   └── ClosedError             this client, writer or server was closed
-    │       └── FencedError         another server has the container now: this one lets go of it
+    │       └── FencedError         another server owns the container now: this one releases it
     ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
-    ├── StoreError                  the object store can't be used as it is: the message says what to change
-    └── DataFolderError             the data folder can't be used as it is
+    ├── StoreError                  the object store is unusable: the message says what to change
+    └── DataFolderError             the data folder is unusable
         ├── DataFolderLockedError   another server is using it
         ├── DataFolderTakenError    another server opened it while this one was running
-        ├── DataFolderVersionError  it was written by another version of nadi
+        ├── DataFolderVersionError  another version of nadi wrote it
         ├── CorruptLogError         acknowledged data on disk is damaged: the server refuses to start
         └── DamagedStateError       a container's state is damaged: it is rebuilt, or the server refuses to start
 """
@@ -68,13 +68,13 @@ from typing import Any
 
 
 class NadiError(Exception):
-    """Base of all errors that nadi raises on purpose. Pools of processes hand them on as they are."""
+    """Base of all errors that nadi raises deliberately; picklable with all attributes."""
 
-    def __reduce__(self) -> tuple[Any, ...]:  # as usual they would be made anew of their words alone
-        return _made_again, (type(self), self.args, self.__dict__)
+    def __reduce__(self) -> tuple[Any, ...]:  # the default calls __init__ with the message alone
+        return _restored, (type(self), self.args, self.__dict__)
 
 
-def _made_again(kind: type[NadiError], args: tuple[Any, ...], values: dict[str, Any]) -> NadiError:
+def _restored(kind: type[NadiError], args: tuple[Any, ...], values: dict[str, Any]) -> NadiError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(values)
@@ -82,7 +82,7 @@ def _made_again(kind: type[NadiError], args: tuple[Any, ...], values: dict[str, 
 
 
 class InvalidArgumentError(NadiError, ValueError):
-    """The call can't succeed as it is."""
+    """An argument is invalid: the call can't succeed until it changes."""
 
 
 class InvalidNameError(InvalidArgumentError):
@@ -98,8 +98,8 @@ class InvalidStreamCutError(InvalidArgumentError):
 class PastEndError(InvalidStreamCutError):
     def __init__(self, segment: str, offset: int, length: int) -> None:
         super().__init__(
-            f"offset {offset:,} of segment {segment} lies past its end at {length:,}: start there or before; "
-            "if the stream was recreated, discard positions of the old one"
+            f"offset {offset:,} of segment {segment} is past its end at {length:,}: start at or before the end; "
+            "if the stream was recreated, discard positions from the old stream"
         )
         self.segment, self.offset, self.length = segment, offset, length
 
@@ -107,7 +107,7 @@ class PastEndError(InvalidStreamCutError):
 class EventTooLargeError(InvalidArgumentError):
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"the event has {size_bytes:,} bytes and the limit is {limit_bytes:,}: "
+            f"the event has {size_bytes:,} bytes; the limit is {limit_bytes:,}: "
             "split it, or store the payload in an object store and write its address"
         )
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
@@ -119,37 +119,37 @@ class NotFoundError(NadiError, LookupError):
 
 class ScopeNotFoundError(NotFoundError):
     def __init__(self, scope: str) -> None:
-        super().__init__(f"there is no scope {scope!r}: create it first, or check its spelling")
+        super().__init__(f"scope {scope!r} not found: create it first, or check its spelling")
         self.scope = scope
 
 
 class StreamNotFoundError(NotFoundError):
     def __init__(self, scope: str, stream: str, advice: str = "create it first, or check its spelling") -> None:
-        super().__init__(f"there is no stream {scope}/{stream}: {advice}")
+        super().__init__(f"stream {scope}/{stream} not found: {advice}")
         self.scope, self.stream = scope, stream
 
 
 class SegmentNotFoundError(NotFoundError):
     def __init__(self, segment: str) -> None:
-        super().__init__(f"there is no segment {segment}: it was deleted, merged, or never created")
+        super().__init__(f"segment {segment} not found: it was deleted, merged, or never created")
         self.segment = segment
 
 
 class ReaderGroupNotFoundError(NotFoundError):
     def __init__(self, scope: str, group: str) -> None:
-        super().__init__(f"there is no reader group {scope}/{group} (any more): create it, or check its spelling")
+        super().__init__(f"reader group {scope}/{group} not found: create it, or check its spelling")
         self.scope, self.group = scope, group
 
 
 class SubscriberNotFoundError(NotFoundError):
     def __init__(self, stream: str, subscriber: str) -> None:
-        super().__init__(f"{subscriber} doesn't subscribe to {stream}: its group's retention type is NONE")
+        super().__init__(f"{subscriber} isn't subscribed to {stream}: its group's retention type is NONE")
         self.stream, self.subscriber = stream, subscriber
 
 
 class KeyValueTableNotFoundError(NotFoundError):
     def __init__(self, scope: str, table: str) -> None:
-        super().__init__(f"there is no key-value table {scope}/{table}: create it first, or check its spelling")
+        super().__init__(f"key-value table {scope}/{table} not found: create it first, or check its spelling")
         self.scope, self.table = scope, table
 
 
@@ -161,39 +161,39 @@ class WriterNotFoundError(NotFoundError):
 
 class BookmarkNotFoundError(NotFoundError):
     def __init__(self, scope: str, name: str) -> None:
-        super().__init__(f"there is no bookmark {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        super().__init__(f"bookmark {name[:60]!r} not found in scope {scope}: create it, or check its spelling")
         self.scope, self.name = scope, name
 
 
 class SliceNotFoundError(NotFoundError):
     def __init__(self, scope: str, name: str) -> None:
-        super().__init__(f"there is no slice {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        super().__init__(f"slice {name[:60]!r} not found in scope {scope}: create it, or check its spelling")
         self.scope, self.name = scope, name
 
 
 class StreamTableNotFoundError(NotFoundError):
     def __init__(self, scope: str, name: str) -> None:
-        super().__init__(f"scope {scope} has no stream table {name[:60]!r}: define it, or check its spelling")
+        super().__init__(f"stream table {name[:60]!r} not found in scope {scope}: define it, or check its spelling")
         self.scope, self.name = scope, name
 
 
 class TransactionNotFoundError(NotFoundError):
     def __init__(self, txn_id: str) -> None:
-        super().__init__(f"there is no transaction {txn_id}: it was never begun here, or was forgotten after its end")
+        super().__init__(f"transaction {txn_id} not found: it wasn't created here, or ended too long ago")
         self.txn_id = txn_id
 
 
 class UnknownSchemaError(NotFoundError):
     def __init__(self, scope: str, stream: str, schema_id: int) -> None:
         super().__init__(
-            f"an event refers to schema {schema_id}, which stream {scope}/{stream} doesn't have: read the stream that "
-            "it was written to, or register that stream's schemas again in their old order"
+            f"an event refers to schema {schema_id}, which stream {scope}/{stream} doesn't have: read the event's "
+            "original stream, or register that stream's schemas again in their old order"
         )
         self.scope, self.stream, self.schema_id = scope, stream, schema_id
 
 
 class ConflictError(NadiError):
-    """Somebody else was faster."""
+    """Another caller's change came first."""
 
 
 class AlreadyExistsError(ConflictError):
@@ -203,14 +203,12 @@ class AlreadyExistsError(ConflictError):
 
 
 class NotEmptyError(ConflictError):
-    """A scope or table that still holds something can't be deleted."""
+    """A scope or table can't be deleted until it is empty."""
 
 
 class StreamSealedError(ConflictError):
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} is sealed: it can be read, but not written to; if it was recreated since, open it again"
-        )
+        super().__init__(f"{name} is sealed and can only be read; if it was recreated since, open it again")
         self.name = name
 
 
@@ -219,12 +217,12 @@ class StreamRecreatedError(ConflictError):
         self,
         scope: str,
         stream: str,
-        advice: str = "open another, at the new one's head; for a reader group, call `reset_reader_group` with the "
-        "head of each of its streams; for a query, use a new checkpoint",
+        advice: str = "open another one at the new stream's head; for a reader group, call `reset_reader_group` with "
+        "the head of each of its streams; for a query, use a new checkpoint",
     ) -> None:
         super().__init__(
-            f"stream {scope}/{stream} was deleted and recreated, and this position, writer or reader belongs to the "
-            f"old one: {advice}"
+            f"stream {scope}/{stream} was deleted and recreated; this position, writer or reader belongs to the old "
+            f"stream: {advice}"
         )
         self.scope, self.stream = scope, stream
 
@@ -243,27 +241,27 @@ class StreamNotSealedError(ConflictError):
 
 class GenerationMismatchError(ConflictError):
     def __init__(self, group: str, given: int, stored: int) -> None:
-        super().__init__(f"reader group {group} has generation {stored}, not {given}: read it and try again")
+        super().__init__(f"reader group {group} has generation {stored}, not {given}: read it again and retry")
         self.group, self.given, self.stored = group, given, stored
 
 
 class ContentionError(ConflictError):
     def __init__(self, name: str, attempts: int) -> None:
-        super().__init__(f"{name} was changed by others before each of {attempts:,} tries: try later, or less often")
+        super().__init__(f"each of {attempts:,} attempts to change {name} lost to another change: retry later")
         self.name, self.attempts = name, attempts
 
 
 class ReaderOfflineError(ConflictError):
     def __init__(self, reader: str) -> None:
         super().__init__(
-            f"reader {reader} was taken offline, by a call or because it had not reported for too long, and other "
-            "readers have its segments: create another reader"
+            f"reader {reader} was taken offline, by a call or because it didn't report in time, and other readers "
+            "have its segments: create another reader"
         )
         self.reader = reader
 
 
 class ConditionFailedError(ConflictError):
-    """A conditional change found a version or offset other than expected."""
+    """The stored version or offset doesn't match a conditional change."""
 
 
 class TransactionFailedError(ConflictError):
@@ -271,7 +269,7 @@ class TransactionFailedError(ConflictError):
 
 
 class AccessDeniedError(NadiError):
-    """The server doesn't let this caller do that."""
+    """The caller isn't allowed to do that."""
 
 
 class NotAuthenticatedError(AccessDeniedError):
@@ -279,11 +277,11 @@ class NotAuthenticatedError(AccessDeniedError):
 
 
 class PermissionDeniedError(AccessDeniedError):
-    """The caller is known but may not do this; whether the thing exists is not revealed."""
+    """The caller is authenticated but lacks the permission; the error doesn't reveal whether the target exists."""
 
 
 class SchemaIncompatibleError(ConflictError):
-    """`problems` lists, place by place, what one schema writes that the other can't read."""
+    """Two schemas are incompatible; `problems` lists each field that one writes and the other can't read."""
 
     def __init__(self, what: str, problems: Sequence[str], advice: str) -> None:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
@@ -297,13 +295,15 @@ class SerializationError(NadiError, ValueError):
 
 class TruncatedError(NadiError):
     def __init__(self, segment: str, offset: int, start_offset: int) -> None:
-        super().__init__(f"offset {offset:,} of segment {segment} was truncated away: it starts at {start_offset:,}")
+        super().__init__(
+            f"offset {offset:,} of segment {segment} was truncated: the segment starts at {start_offset:,}"
+        )
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
 
 
 class SegmentGoneError(TruncatedError):
     def __init__(self, segment: str) -> None:
-        NadiError.__init__(self, f"all of segment {segment} was truncated away: continue from the stream's head")
+        NadiError.__init__(self, f"segment {segment} was truncated entirely: continue from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
@@ -316,27 +316,27 @@ class EpochGoneError(TruncatedError):
 
 class QueryTruncatedError(TruncatedError):
     def __init__(self, stream: str, gap: TruncatedError, cuts: Sequence[object] = (), skips: bool = False) -> None:
-        gone = "; gone is what lies from {} to {}".format(*cuts) if cuts else ""
-        advice = 'to go on with the rest, add .option("skip_truncated", "true"); or give it a new checkpoint and start'
+        lost = "; the events from {} to {} are lost".format(*cuts) if cuts else ""
+        advice = 'to skip the gap, add .option("skip_truncated", "true"); or start it with a new checkpoint'
         advice = "restart it: it continues after the gap" if skips else advice
-        NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}{gone}. What to do: {advice}")
+        NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}{lost}. What to do: {advice}")
         self.stream, self.cuts, self.segment = stream, tuple(cuts), gap.segment
         self.offset, self.start_offset = gap.offset, gap.start_offset
 
 
 class DamagedDataError(NadiError):
-    """Others can be read: `end_offset`, where reading can continue, is an append boundary."""
+    """Stored bytes are unreadable; reading can continue at `end_offset`, an append boundary."""
 
     def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
         super().__init__(
-            f"bytes {offset:,} to {end_offset:,} of segment {segment} can't be read as they were stored ({reason}): "
+            f"bytes {offset:,} to {end_offset:,} of segment {segment} are damaged ({reason}): "
             f'restore them from a copy, or continue at {end_offset:,}, as readers do with on_damage="skip"'
         )
         self.segment, self.offset, self.end_offset, self.reason = segment, offset, end_offset, reason
 
 
 class UnavailableError(NadiError):
-    """The server can't be reached or can't do it now: try again."""
+    """The server is unreachable or temporarily unable: try again."""
 
 
 class StorageFullError(UnavailableError):
@@ -349,12 +349,12 @@ class TokenExpiredError(UnavailableError):
 
 class NotOwnerError(UnavailableError):
     def __init__(self, segment: str, owner: str = "") -> None:
-        super().__init__(f"another store has {segment or 'that segment'}: ask the controller which, and continue there")
-        self.segment, self.owner = segment, owner  # "host:port", or "" where it isn't known
+        super().__init__(f"another store owns {segment or 'the segment'}: ask the controller for its address")
+        self.segment, self.owner = segment, owner  # "host:port", or "" if unknown
 
 
 class ChunksUnavailableError(UnavailableError):
-    """The store of a server's chunks doesn't give what was asked for: what isn't in its log can't be read now."""
+    """The server can't read a chunk from tier 2: only data in its log can be read now."""
 
 
 class RequestTimeoutError(UnavailableError, TimeoutError):
@@ -367,7 +367,7 @@ class ClosedError(UnavailableError):
 
 class FencedError(ClosedError):
     def __init__(self, container: int, epoch: int) -> None:
-        super().__init__(f"another server has container {container} since epoch {epoch}")
+        super().__init__(f"another server owns container {container} since epoch {epoch}")
         self.container, self.epoch = container, epoch
 
 
@@ -376,11 +376,11 @@ class ProtocolError(NadiError):
 
 
 class StoreError(NadiError):
-    """The object store breaks its conditions, is another cluster's, or refuses what a server needs."""
+    """The object store lacks conditional writes, belongs to another cluster, or refuses a request."""
 
 
 class DataFolderError(NadiError):
-    """The data folder can't be used as it is."""
+    """The data folder is unusable."""
 
 
 class DataFolderLockedError(DataFolderError):
@@ -392,8 +392,8 @@ class DataFolderLockedError(DataFolderError):
 class DataFolderTakenError(DataFolderError):
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"another server has opened the data folder {folder}, whose file `lock` was removed while this one was "
-            "running: it stops; what it acknowledged is kept. Never remove that file: its existence means nothing"
+            f"another server opened the data folder {folder} after its file `lock` was removed while this server was "
+            "running: this server stops; no acknowledged data is lost. Never remove that file: a leftover is harmless"
         )
         self.folder = folder
 
@@ -401,32 +401,32 @@ class DataFolderTakenError(DataFolderError):
 class DataFolderVersionError(DataFolderError):
     def __init__(self, folder: str, found: object, expected: int) -> None:
         super().__init__(
-            f"the data folder {folder} has format {found}, but this nadi reads format {expected}: "
-            "use the nadi version that wrote it, or another folder with --data"
+            f"the data folder {folder} has format {found}; this version of nadi reads format {expected}: "
+            "use the version that wrote it, or another folder with --data"
         )
         self.folder, self.found, self.expected = folder, found, expected
 
 
 class CorruptLogError(DataFolderError):
-    """Acknowledged data in the durable log is damaged, at `offset` of `file`; nothing was changed on disk."""
+    """Acknowledged data in the write-ahead log is damaged, at `offset` of `file`; the disk is unchanged."""
 
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
-            f"the durable log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
-            "Restore that file from a copy and start again; or see with `nadi check` what is lost and what can be "
-            "recovered, then let `nadi repair` leave out what can't be read"
+            f"the write-ahead log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
+            "Restore that file from a copy and start again; or run `nadi check` to see the losses and what can be "
+            "recovered, then `nadi repair` to drop unreadable data"
         )
         self.file, self.offset, self.what = file, offset, what
 
 
 class DamagedStateError(DataFolderError):
-    """What a container knows of its segments is damaged, and its snapshots and log don't have all; nothing changed."""
+    """A container's state is damaged, and can't be rebuilt from its snapshots and log; the disk is unchanged."""
 
     def __init__(self, folder: str, what: str, why_not: str = "") -> None:
         super().__init__(
-            f"the state in {folder} can't be used: {what}"
+            f"the state in {folder} is damaged: {what}"
             + (f"; and it can't be rebuilt without loss: {why_not}" if why_not else "")
-            + ". Nothing was changed. See with `nadi check` what is damaged and what can be recovered, "
-            "then restore it from a copy, or let `nadi repair` recover what it can"
+            + ". Nothing was changed. Run `nadi check` to see the damage and what can be recovered, "
+            "then restore it from a copy, or run `nadi repair` to recover the rest"
         )
         self.folder, self.what, self.why_not = folder, what, why_not

@@ -1,9 +1,8 @@
-"""A server's clients of itself: what comes to its REST port, and what it does with data on its own account, goes
-through the ports that all clients use, with the credentials of whoever asks.
+"""Clients through which a server calls itself, for REST requests and background work on events.
 
-So permissions are checked where those of every client are, segments are found wherever they are, and it is the same at
-any server of a cluster. A client is opened when it is first needed, and closed once nobody has used it for a minute.
-The client library is imported with the first one, which takes a third of a second: most servers need none.
+They use the server's public ports with the caller's credentials, so permissions are checked in one place, and segments
+are found on any server of a cluster. A client is opened on first use and closed after a minute without use. The client
+library is imported with the first client: that takes a third of a second, and most servers need none.
 """
 
 from __future__ import annotations
@@ -25,10 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """This server's ports. controller: "host:port" of its gRPC. endpoint_of: host and port of the store that has a
-    segment; None if the controller says that. trusted: PEM file of certificates; None for the system's. is_own: that
-    file is this server's own certificate, and names in it don't matter. token: with which the server itself may do
-    anything with its segments; "" if that needs none, or clients bring their own."""
+    """The server's ports.
+
+    controller: "host:port" of gRPC. endpoint_of: returns host and port of a segment's store; None means that the
+    controller knows it. trusted: PEM file of certificates; None means the system's. is_own: that file is this server's
+    own certificate, so its host name isn't checked. token: gives all rights on segments; "" without authentication, or
+    if clients fetch tokens.
+    """
 
     controller: str
     endpoint_of: Callable[[str], tuple[str, int]] | None = None
@@ -46,8 +48,10 @@ class _LoopbackClient:
 
 
 class OwnClients:
-    """`async with clients.of(authorization) as manager`. answer_s: how long one waits for an answer of its server.
-    door: None until this server's ports are open. ended: called with each client that ends."""
+    """A pool of clients by credentials: `async with clients.of(authorization) as manager`.
+
+    answer_s: request timeout. door: None until the server's ports are open. ended: called with each closed client.
+    """
 
     def __init__(self, answer_s: float, door: Door | None = None) -> None:
         self.door = door
@@ -62,8 +66,10 @@ class OwnClients:
 
     @asynccontextmanager
     async def of(self, authorization: str) -> AsyncIterator[StreamManager]:
-        """The client with these credentials, "" for none; UnavailableError if too many are in use, or while the server
-        starts or stops."""
+        """Yield the client with these credentials, "" for none.
+
+        UnavailableError: too many clients are in use, or the server is starting or stopping.
+        """
         async with self._loading:
             client = self._open.get(authorization)
             if client is None:
@@ -81,8 +87,7 @@ class OwnClients:
                 client.idle = loop.call_later(OWN_CLIENT_IDLE_S, self._end, authorization)
 
     async def index_times(self, name: tuple[str, str], event_time: str, segments: Iterable[int]) -> None:
-        """Index the times of the events that these segments have now, for retention by them where nobody cuts by
-        them."""
+        """Index the event times of these segments, for retention by event time without cuts."""
         async with self.of(self.door.token if self.door is not None else "") as manager:
             index = await asyncio.to_thread(import_module, "nadi.client.stream_cuts.event_index")
             from nadi.client.manager.streams import stores_of
@@ -90,7 +95,7 @@ class OwnClients:
             await index.index_times(stores_of(manager), *name, EventTime.parse(event_time), [*segments])
 
     async def close(self) -> None:
-        """End all clients, and with them whatever is asked through them."""
+        """Close all clients and cancel their requests."""
         self.door = None
         for authorization in list(self._open):
             self._end(authorization)
@@ -98,11 +103,11 @@ class OwnClients:
 
     async def _opened(self, authorization: str) -> StreamManager:
         if self.door is None:
-            raise UnavailableError("the server is recovering its data, or stops: try again, or watch /v1/health")
+            raise UnavailableError("the server is starting or stopping: try again, or watch /v1/health")
         if len(self._open) >= OWN_CLIENTS:
             idle = next((name for name, client in self._open.items() if not client.users), None)
             if idle is None:
-                raise UnavailableError(f"{OWN_CLIENTS} callers are at work by REST, and that is the most: try again")
+                raise UnavailableError(f"the limit of {OWN_CLIENTS} concurrent REST callers is reached: try again")
             self._end(idle)
         door = self.door
         await asyncio.to_thread(import_module, "nadi.client.aio")
@@ -120,16 +125,16 @@ class OwnClients:
 
 
 def _client(door: Door, authorization: str, answer_s: float) -> StreamManager:
-    """Never with the credentials of the server's environment. It finds segments by the door, if that knows them,
-    whatever address other clients are told."""
+    """Create a client that ignores credentials in the environment, and locates segments through `door` if possible,
+    whatever address is advertised."""
     from nadi.client.aio import StreamManager
     from nadi.client.control.controller import ControllerClient
     from nadi.client.control.security import Encoded, Security
 
     class LoopbackController(ControllerClient):
         async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-            known = door.endpoint_of
-            return known(segment) if known is not None else await super().segment_endpoint(segment)
+            endpoint_of = door.endpoint_of
+            return endpoint_of(segment) if endpoint_of is not None else await super().segment_endpoint(segment)
 
         async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
             return door.token or await super().delegation_token(scope, stream, write=write)

@@ -1,8 +1,8 @@
-"""Names of scopes, streams and segments: the rules, and the text forms that go over the wire.
+"""Names of scopes, streams and segments: naming rules, and the formats used on the wire.
 
 A segment id is `epoch << 32 | number`; its name is `scope/stream/<number>.#epoch.<epoch>`.
-A transaction's segment is its parent's name, `#transaction.` and 32 hex digits; a transient one
-(for an event too large for one append) `#transient.`, the writer's id and a random id.
+A transaction segment's name is the parent's name, `#transaction.` and 32 hex digits. A transient segment, for an event
+too large for one append, appends `#transient.`, the writer's id and a random id instead.
 
 >>> segment_name("home", "meters", segment_id(3, epoch=1))
 'home/meters/3.#epoch.1'
@@ -30,30 +30,31 @@ INDEX_SUFFIX = "#index"
 TABLE_SUFFIX = "_kvtable"
 SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are Java ints
 INTERNAL_SCOPE = "_system"
-CLUSTER_SCOPE = "_cluster"  # for names of things a server does as a whole; it holds nothing
+CLUSTER_SCOPE = "_cluster"  # pseudo scope that names functions of the server; holds no streams
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
-REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: where a revisioned stream is read from
-BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no user's table name starts like this
-SCHEMAS_TABLE = "_schemas"  # likewise
-STREAM_TABLES_TABLE = "_streamtables"  # likewise
-SEARCH_TABLE = "_search"  # likewise
-PROCESS_TABLE = "_process"  # likewise
+REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: start offset of a revisioned stream
+# tables of a scope; users' table names can't start with an underscore
+BOOKMARKS_TABLE = "_bookmarks"
+SCHEMAS_TABLE = "_schemas"
+STREAM_TABLES_TABLE = "_streamtables"
+SEARCH_TABLE = "_search"
+PROCESS_TABLE = "_process"
 CLIENT_TABLES = (
     BOOKMARKS_TABLE,
     PROCESS_TABLE,
     SCHEMAS_TABLE,
     SEARCH_TABLE,
     STREAM_TABLES_TABLE,
-)  # clients write them by themselves
+)  # written by clients
 SCRUB = "scrub"
 SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
-LOAD_SEGMENT = f"{CLUSTER_SCOPE}/load/0{EPOCH_DELIMITER}0"  # only the server itself has a token for it
+LOAD_SEGMENT = f"{CLUSTER_SCOPE}/load/0{EPOCH_DELIMITER}0"  # only servers have a token for it
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
 _NUMBER = "(?:0|[1-9][0-9]{0,9})"
-_SEGMENT_OR_PART = re.compile(  # of a stream or a table, or a part of one; names of tables have underscores within
+_SEGMENT_OR_PART = re.compile(  # segments of streams and tables, and their parts; table names contain underscores
     rf"(?P<scope>_?[A-Za-z0-9.\-]+)/(?P<name>[A-Za-z0-9.\-_]+)/{_NUMBER}(?:\.#epoch\.{_NUMBER})?"
     r"(?P<transaction>#transaction\.[0-9a-f]{32})?(?P<transient>#transient\.[0-9a-f]{32}\.[0-9a-f]{32})?"
 )
@@ -68,10 +69,10 @@ def check_name(kind: str, name: str, *, internal: bool = False, max_chars: int =
     return name
 
 
-def check_path(what: str, path: str | os.PathLike[str]) -> Path:
-    """The path; InvalidArgumentError for an empty text, which Python takes for the current folder."""
+def check_path(label: str, path: str | os.PathLike[str]) -> Path:
+    """Return the path; InvalidArgumentError if it is empty, which Python takes for the current folder."""
     if not os.fspath(path):
-        raise InvalidArgumentError(f"{what} is empty: give a path, or '.' for the current folder")
+        raise InvalidArgumentError(f"{label} is empty: pass a path, or '.' for the current folder")
     return Path(path)
 
 
@@ -92,7 +93,7 @@ def segment_name(scope: str, stream: str, segment_id: int) -> str:
 
 
 def parse_segment_name(name: str) -> tuple[str, str, int]:
-    """(scope, stream, segment id) of a stream segment's name; a name without an epoch has epoch 0."""
+    """Split a stream segment's name into (scope, stream, segment id); without an epoch, the epoch is 0."""
     match = _SEGMENT_NAME.fullmatch(name)
     if match:
         scope, stream, number, epoch = match[1], match[2], int(match[3]), int(match[4] or 0)
@@ -102,26 +103,26 @@ def parse_segment_name(name: str) -> tuple[str, str, int]:
 
 
 def transaction_segment_name(parent: str, txn_id: int) -> str:
-    """The segment that holds a transaction's events for `parent`; `txn_id` is the unsigned 128-bit id."""
+    """Name the segment that holds a transaction's events for `parent`; `txn_id` is the unsigned 128-bit id."""
     return f"{parent}{TRANSACTION_DELIMITER}{txn_id:032x}"
 
 
 def transient_segment_name(parent: str, writer_id: bytes, random_id: bytes) -> str:
-    """The segment that receives a writer's large event before it is merged into `parent`; both ids have 16 bytes."""
+    """Name the segment that receives a large event before it is merged into `parent`; both ids have 16 bytes."""
     return f"{parent}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random_id.hex()}"
 
 
 class SegmentOf(NamedTuple):
-    """What a segment belongs to, according to its name."""
+    """The stream or table of a segment, parsed from the segment's name."""
 
     scope: str
-    name: str  # a stream's, or a table's with its suffix
+    name: str  # of the stream, or of the table with its suffix
     in_transaction: bool
     is_transient: bool
 
 
 def segment_of(name: str) -> SegmentOf | None:
-    """What the segment belongs to; None for a name that no segment can have, so don't infer anything from its start.
+    """Parse a segment's name; None if it isn't a valid segment name (its prefix then means nothing).
 
     >>> segment_of("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
     SegmentOf(scope='home', name='meters', in_transaction=True, is_transient=False)
@@ -134,30 +135,29 @@ def segment_of(name: str) -> SegmentOf | None:
 
 
 def container_key(segment: str) -> str:
-    """The part of a segment's name that decides its container.
+    """Return the part of a segment's name that determines its container.
 
-    Epochs, transactions and transient segments of one segment number share a container, so that a
-    merge never leaves it.
+    Epochs, transactions and transient segments of one segment number share a container, so that merges stay local.
     """
     for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, INDEX_SUFFIX, EPOCH_DELIMITER):
         segment = segment.partition(delimiter)[0]
     return segment
 
 
-_MOST_DIGITS = 30  # Python refuses to look at thousands
+_MOST_DIGITS = 30  # int() refuses thousands
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number that can be looked at."""
+    """Return whether a text is a whole number that int() accepts."""
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 # --- columns, where events are rows -------------------------------------------------------------------
 
-VALUE = "value"  # its type is that of the events' schema
+VALUE = "value"  # typed by the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
 APPEND_TIME, EVENT_TIME = "append_time", "event_time"
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of the times that writers note
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of the times that writers note
 USUAL_UNIT, NO_UNIT = "ms", "none"
-NEED_EVENTS = ("event", VALUE)  # the others need to know no more than where events lie
+NEED_EVENTS = ("event", VALUE)  # the other columns need only the events' positions
 POSITIONS = ("position_before", "position")

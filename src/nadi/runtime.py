@@ -1,10 +1,9 @@
-"""What a server takes from outside to read the time, wait, run blocking work, and make unique ids. It is handed in, so
-tests can move the clock, and a whole server can run under its own clock (`tests/simulation`).
+"""Clocks, sleeping, threads, randomness and unique ids of a server, passed in as one object.
 
-Durations are measured by the monotonic clock alone: the wall clock may be set forwards or back by days while a server
-runs, and between two runs. It only says when something was made, for people and other systems to read.
+Tests replace it to control time, and `tests/simulation` runs a whole server under a simulated clock.
 
-Timers are the event loop's own: a custom clock comes with a loop that follows it.
+Durations use the monotonic clock alone: the wall clock may jump by days, during a run and between two runs. It only
+dates records for people and other systems. Timers belong to the event loop: a custom clock needs a matching loop.
 """
 
 from __future__ import annotations
@@ -22,19 +21,21 @@ T = TypeVar("T")
 
 
 class Runtime:
-    """The real ones."""
+    """The real clocks, threads and random source."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, by the wall clock."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; comparable only within this process, and nobody can set them."""
+        """Seconds since an arbitrary start; comparable only within this process; can't be set."""
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Seconds since an arbitrary start, those included in which the machine was suspended; nobody can set them.
-        What others rely on to be over by then is measured by it."""
+        """Seconds since an arbitrary start, including time suspended; can't be set.
+
+        Measures leases and other deadlines that peers rely on.
+        """
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def monotonic_ms(self) -> int:
@@ -47,19 +48,19 @@ class Runtime:
     def in_thread(
         self, function: Callable[..., T], *arguments: object, pool: Executor | None = None, **named: object
     ) -> asyncio.Future[T]:
-        """Run a blocking function in a thread of `pool` or of the loop's own; the future has its result or error."""
+        """Run a blocking function in a thread of `pool`, or else of the loop's executor; return its future."""
         return asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments, **named))
 
     def rest(self, seconds: float) -> None:
-        """Pause a thread that works in the background, so that others get the interpreter. Not for the loop's."""
+        """Pause a background thread to release the interpreter; never call it in the loop's thread."""
         time.sleep(seconds)
 
     def chance(self) -> float:
-        """A number from 0 to 1, to spread out those who would all come at once."""
+        """Return a random number from 0 to 1, to spread out simultaneous callers."""
         return random.random()
 
     def unique(self) -> str:
-        """32 hexadecimal digits that nobody else has."""
+        """Return a unique id of 32 hexadecimal digits."""
         return uuid.uuid4().hex
 
 

@@ -1,5 +1,7 @@
-"""How a server ends: step by step, each within a bound. A peer, or a store, that never answers must not keep it from
-ending; what was acknowledged is durable anyway, and what isn't closed is left as a kill would leave it.
+"""Ordered shutdown of a server, with a time limit for each step.
+
+A peer or store that never answers must not keep the server from ending. Acknowledged data is durable anyway; whatever
+is still open is abandoned, as after a kill.
 """
 
 from __future__ import annotations
@@ -12,48 +14,50 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 log = logging.getLogger(__name__)
-_CANCELLED_S = 0.5  # for what didn't end in time to notice that it is cancelled
+_CANCELLED_S = 0.5  # for a cancelled step to end
 
 
 class Ending(AsyncExitStack):
-    """What ends a server: `step` by step, the last begun first."""
+    """The shutdown steps of a server, run in reverse order of `step` calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._left: list[str] = []  # what hasn't ended, or not well
+        self._unfinished: list[str] = []  # running, failed or timed out
 
-    def step(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, *, after_all: bool = False) -> None:
-        """what: is ended by `end`, or left as it is. after_all: left, too, if anything before it was, which may use it
-        still."""
-        self.push_async_callback(self._end, what, end, limit_s, after_all)
+    def step(self, name: str, end: Callable[[], Awaitable[object]], limit_s: float, *, after_all: bool = False) -> None:
+        """Add a step: `end` closes the named object, which is abandoned after limit_s.
 
-    async def _end(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, after_all: bool) -> None:
-        if after_all and self._left:
+        after_all: abandon it too if an earlier step failed, because that step's object may still use it.
+        """
+        self.push_async_callback(self._end, name, end, limit_s, after_all)
+
+    async def _end(self, name: str, end: Callable[[], Awaitable[object]], limit_s: float, after_all: bool) -> None:
+        if after_all and self._unfinished:
             return
-        self._left.append(what)  # also if it fails, or this is cancelled: parts of it may go on
-        if await end_within(limit_s, what, end):
-            self._left.remove(what)
+        self._unfinished.append(name)  # stays there if it fails or is cancelled: parts of it may still run
+        if await end_within(limit_s, name, end):
+            self._unfinished.remove(name)
 
 
-async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[object]]) -> bool:
-    """Whether it has ended by then. If not, it is cancelled, and that is logged."""
-    task = asyncio.get_running_loop().create_task(_awaited(end))  # in a simulation none may run any more
+async def end_within(limit_s: float, name: str, end: Callable[[], Awaitable[object]]) -> bool:
+    """Run `end` and return whether it finished in time; otherwise cancel it and log a warning."""
+    task = asyncio.get_running_loop().create_task(_awaited(end))  # wrapped: in a simulation the task may never run
     try:
         await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:
         task.cancel()
         raise
-    if task.cancelled():  # an earlier step was, which ended the same
-        log.warning("not closed, for it was cancelled: %s", what)
+    if task.cancelled():  # an earlier step with the same task was cancelled
+        log.warning("closing was cancelled: %s", name)
         return False
     if task.done():
         task.result()
         return True
-    log.warning("still not closed after %g s: %s; it isn't waited for, and all acknowledged is stored", limit_s, what)
+    log.warning("not closed within %g s: %s; continuing without it, no acknowledged data is lost", limit_s, name)
     task.cancel()
     await asyncio.wait([task], timeout=_CANCELLED_S)
     if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("%s ended with an error: %s", what, error)
+        log.warning("closing %s failed: %s", name, error)
     return False
 
 
@@ -62,11 +66,15 @@ async def _awaited(end: Callable[[], Awaitable[object]]) -> None:
 
 
 def end_process_within(limit_s: float) -> None:
-    """End this process by then, whatever still keeps it: a thread that waits for a disk can't be told to end. For a
-    process that begins to stop, and has nothing else to do."""
+    """Kill this process after limit_s unless it has ended: a thread that waits for a disk can't be cancelled.
+
+    Call it once the process has begun to stop.
+    """
 
     def end() -> None:
-        log.error("this process hasn't ended after %g s: it ends as if it were killed, which loses nothing", limit_s)
+        log.error(
+            "this process hasn't stopped within %g s: exiting as if killed; no acknowledged data is lost", limit_s
+        )
         logging.shutdown()
         os._exit(1)
 

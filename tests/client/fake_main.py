@@ -1,4 +1,4 @@
-"""The fake store and controller as a process of their own, for the blocking face: prints its port."""
+"""A process with the fake store and controller, for the blocking client: prints its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte streams as files, against the whole server in a process of its own."""
+"""Byte streams as files, against a server in another process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.ports import free_port
 from .gate import cuts, gated, relayed
 
 
-def test_what_is_written_is_read(manager: StreamManager) -> None:
+def test_written_bytes_are_read(manager: StreamManager) -> None:
     manager.create_stream("sc", "plain")
     pieces = [os.urandom(size) for size in (1, 0, 70_000, 9 << 20, 3)]
     whole = b"".join(pieces)
@@ -84,7 +84,7 @@ def test_only_buffers_are_written(uri: str, manager: StreamManager) -> None:
         assert reader.readall() == b""
 
 
-def test_a_writer_goes_on_at_the_end_and_a_reader_sees_it(manager: StreamManager) -> None:
+def test_new_writer_appends_and_reader_sees_it(manager: StreamManager) -> None:
     manager.create_stream("sc", "longer")
     with manager.create_byte_writer("sc", "longer") as writer:
         writer.write(b"one ")
@@ -97,7 +97,7 @@ def test_a_writer_goes_on_at_the_end_and_a_reader_sees_it(manager: StreamManager
         assert reader.read(100) == b"two"
 
 
-def test_the_usual_users_of_files(manager: StreamManager, tmp_path: Path) -> None:
+def test_standard_library_file_consumers_work(manager: StreamManager, tmp_path: Path) -> None:
     for stream in ("text", "zip", "parquet", "copied"):
         manager.create_stream("sc", stream)
     with io.TextIOWrapper(io.BufferedWriter(manager.create_byte_writer("sc", "text")), "utf-8") as text:
@@ -129,7 +129,7 @@ def test_the_usual_users_of_files(manager: StreamManager, tmp_path: Path) -> Non
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(["set", "cur", "end", "read"]), st.integers(0, 300_000)), max_size=12))
-def test_it_reads_as_any_file_does(manager: StreamManager, steps: list[tuple[str, int]]) -> None:
+def test_reader_behaves_like_a_file(manager: StreamManager, steps: list[tuple[str, int]]) -> None:
     content = random.Random(7).randbytes(200_000)
     if manager.create_stream("sc", "any-file"):
         with manager.create_byte_writer("sc", "any-file") as writer:
@@ -148,7 +148,7 @@ def test_it_reads_as_any_file_does(manager: StreamManager, steps: list[tuple[str
                 assert reader.seek(place, os.SEEK_END) == expected.seek(place, os.SEEK_END)
 
 
-def test_a_server_that_is_killed_while_a_writer_writes(tmp_path: Path) -> None:
+def test_writer_survives_a_killed_server(tmp_path: Path) -> None:
     port = free_port()
     server = nadi.embedded(tmp_path, port=port)
     content = random.Random(7).randbytes(24 << 20)
@@ -180,7 +180,7 @@ def test_following_the_tail(manager: StreamManager) -> None:
             writer.flush()
             assert reader.read(10) == b"new"
             reader.seek(1, os.SEEK_END)
-            with pytest.raises(PastEndError, match=r"offset 7 .* its end at 6"):
+            with pytest.raises(PastEndError):
                 reader.read(1)
             reader.seek(-1, os.SEEK_CUR)
             reader._core._timeout = 0.1
@@ -214,7 +214,7 @@ def test_two_writers_never_mix(manager: StreamManager) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_connections_cut_with_several_appends_under_way(uri: str, manager: StreamManager, seed: int) -> None:
+def test_connections_cut_with_several_appends_in_flight(uri: str, manager: StreamManager, seed: int) -> None:
     chance = random.Random(seed)
     stream = f"cut-off-{seed}"
     manager.create_stream("sc", stream)
@@ -233,8 +233,8 @@ def test_connections_cut_with_several_appends_under_way(uri: str, manager: Strea
         assert reader.read() == b"".join(pieces)
 
 
-def test_writers_that_race_store_whole_writes_in_order(uri: str, manager: StreamManager) -> None:
-    """Their writes are equally long, so that one's bytes just fill the place of the other's that was refused."""
+def test_racing_writers_store_complete_writes_in_order(uri: str, manager: StreamManager) -> None:
+    """Their writes have equal lengths, so that one writer's bytes could exactly replace the other's rejected ones."""
     manager.create_stream("sc", "race")
     size, rounds, lost = 256 << 10, 12, 0
 
@@ -258,18 +258,18 @@ def test_writers_that_race_store_whole_writes_in_order(uri: str, manager: Stream
             await asyncio.gather(write(one, 1), write(two, 2), write(two, 3))
 
     asyncio.run(race())
-    assert lost, "nobody met anybody"
+    assert lost, "the writers never collided"
     with manager.create_byte_reader("sc", "race") as reader:
         stored = reader.read()
     next_number: dict[tuple[int, int], int] = {}
     for at in range(0, len(stored), size):
         name, turn, number = struct.unpack_from(">BBB", stored, at)
         assert stored[at + 3 : at + size] == bytes([name]) * (size - 3)
-        assert number == next_number.get((name, turn), 0), "a write is stored without the one before it"
+        assert number == next_number.get((name, turn), 0), "a write is stored without its predecessor"
         next_number[name, turn] = number + 1
 
 
-def test_a_stream_sealed_under_a_writer(manager: StreamManager) -> None:
+def test_writer_of_a_sealed_stream_raises(manager: StreamManager) -> None:
     manager.create_stream("sc", "ended-bytes")
     writer = manager.create_byte_writer("sc", "ended-bytes", timeout=60)
     size, sealed_after = 1 << 20, 8
@@ -322,7 +322,7 @@ def test_closing_the_client_or_the_reader_ends_a_wait(uri: str, manager: StreamM
             other.close()
 
 
-def test_what_a_closed_client_did_not_store_is_told(
+def test_bytes_lost_by_a_closed_client_raise(
     uri: str, server: nadi.standalone.EmbeddedServer, manager: StreamManager
 ) -> None:
     manager.create_stream("sc", "unsaved")
@@ -338,7 +338,7 @@ def test_what_a_closed_client_did_not_store_is_told(
     assert unsaved.closed
 
 
-async def test_nothing_is_left_of_the_async_face(uri: str) -> None:
+async def test_blocking_file_has_no_async_methods(uri: str) -> None:
     async with aio.StreamManager(uri) as manager:
         await manager.create_stream("sc", "async")
         writer = await manager.create_byte_writer("sc", "async")
@@ -358,13 +358,13 @@ async def test_nothing_is_left_of_the_async_face(uri: str) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_stream_that_is_or_may_be_split_takes_no_bytes(manager: StreamManager) -> None:
+def test_byte_writer_of_a_scaling_stream_is_rejected(manager: StreamManager) -> None:
     manager.create_stream("sc", "wide", 2)
     for opened in (manager.create_byte_writer, manager.create_byte_reader):
-        with pytest.raises(InvalidArgumentError, match="one segment"):
+        with pytest.raises(InvalidArgumentError):
             opened("sc", "wide")
     manager.create_stream("sc", "elastic-bytes", scaling=ScalingPolicy.by_data_rate(10))
-    with pytest.raises(InvalidArgumentError, match="scaled with its load"):
+    with pytest.raises(InvalidArgumentError):
         manager.create_byte_writer("sc", "elastic-bytes")
     manager.update_stream("sc", "elastic-bytes", scaling=ScalingPolicy.fixed(1))
     with manager.create_byte_writer("sc", "elastic-bytes") as writer:

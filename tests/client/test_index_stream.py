@@ -1,4 +1,4 @@
-"""Index streams against the whole server: records, search, truncation, and what writers refuse."""
+"""Index streams against a server: records, search, truncation, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ BOTH = ("time", "offset")
 
 
 def write(manager: StreamManager, stream: str, count: int, *, size: int | None = None) -> None:
-    """Records with time 10, 20, ... and offset 1, 2, ..."""
+    """Write records with time 10, 20, ... and offset 1, 2, ..."""
     manager.create_stream("sc", stream)
     with manager.create_index_writer("sc", stream, BOTH, record_size=size) as writer:
         for n in range(1, count + 1):
             writer.append({"time": 10 * n, "offset": n}, b"%d" % n)
 
 
-def test_what_is_appended_is_found_and_read(manager: StreamManager) -> None:
+def test_appended_records_are_found_and_read(manager: StreamManager) -> None:
     manager.create_stream("sc", "frames")
     with manager.create_index_writer("sc", "frames", BOTH) as writer, manager.create_index_reader("sc", "frames") as r:
         assert (writer.record_size, writer.tell(), writer.last()) == (SIZE, 0, {})
@@ -72,7 +72,7 @@ def test_what_is_appended_is_found_and_read(manager: StreamManager) -> None:
     st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9), min_size=1, max_size=9, unique=True),
     st.data(),
 )
-def test_a_record_is_what_it_was(names: list[str], data: st.DataObject) -> None:
+def test_record_round_trips(names: list[str], data: st.DataObject) -> None:
     fields = Fields(names)
     values = data.draw(st.tuples(*[st.integers(0, (1 << 64) - 1) for _ in names]))
     size = data.draw(st.integers(32 + 24 * len(names), 4096))
@@ -83,7 +83,7 @@ def test_a_record_is_what_it_was(names: list[str], data: st.DataObject) -> None:
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200))
-def test_what_is_no_record_is_refused(noise: bytes) -> None:
+def test_invalid_record_is_rejected(noise: bytes) -> None:
     record = bytearray(Fields(["t"]).encode([5], b"data", 200))
     record[: len(noise)] = noise
     try:
@@ -93,11 +93,11 @@ def test_what_is_no_record_is_refused(noise: bytes) -> None:
     assert record[:16] == Fields(["t"]).encode([5], b"data", 200)[:16]
 
 
-def test_a_writer_goes_on_after_the_last_record(manager: StreamManager) -> None:
+def test_new_writer_continues_after_the_last_record(manager: StreamManager) -> None:
     write(manager, "longer", 3)
     with manager.create_index_writer("sc", "longer", BOTH) as writer:
         assert writer.last() == {"time": 30, "offset": 3}
-        with pytest.raises(InvalidArgumentError, match="offset is 2 after 3"):
+        with pytest.raises(InvalidArgumentError):
             writer.append({"time": 40, "offset": 2})
         assert writer.append({"time": 30, "offset": 3}) == 3 * SIZE
     with manager.create_index_writer("sc", "longer", (*BOTH, "pos")) as writer:
@@ -108,9 +108,9 @@ def test_a_writer_goes_on_after_the_last_record(manager: StreamManager) -> None:
     assert reader.search("pos", 0) == 4 * SIZE
     assert reader.search("pos", 1) == 5 * SIZE
     for names in (["offset", "time"], ["time"], ["time", "offset"], ["time", "offset", "other"], ["time", "pos"]):
-        with pytest.raises(InvalidArgumentError, match="has 3 fields"):
+        with pytest.raises(InvalidArgumentError):
             manager.create_index_writer("sc", "longer", names)
-    with pytest.raises(InvalidArgumentError, match="no field 'speed'"):
+    with pytest.raises(InvalidArgumentError, match="speed"):
         reader.search("speed", 0)
 
 
@@ -118,7 +118,7 @@ def test_only_after_a_given_record(manager: StreamManager) -> None:
     manager.create_stream("sc", "after")
     with manager.create_index_writer("sc", "after", ["t"]) as writer:
         writer.append({"t": 1}, after={})
-        with pytest.raises(ConditionFailedError, match=r"has {'t': 1}, not {}"):
+        with pytest.raises(ConditionFailedError):
             writer.append({"t": 2}, after={})
         assert writer.append({"t": 2}, after={"t": 1}) == SIZE
     with manager.create_index_writer("sc", "after", ["t"]) as writer:
@@ -127,14 +127,14 @@ def test_only_after_a_given_record(manager: StreamManager) -> None:
         assert writer.append({"t": 3}, after={"t": 2}) == 2 * SIZE
 
 
-def test_of_two_writers_one_goes_on(manager: StreamManager) -> None:
+def test_second_writer_makes_the_first_fail(manager: StreamManager) -> None:
     manager.create_stream("sc", "two")
     first = manager.create_index_writer("sc", "two", ["t"])
     second = manager.create_index_writer("sc", "two", ["t"])
     first.append({"t": 5}, b"first")
     first.flush()
     second.append({"t": 3}, b"second")
-    with pytest.raises(ConditionFailedError, match="somebody else wrote"):
+    with pytest.raises(ConditionFailedError):
         second.flush()
     with pytest.raises(ConditionFailedError):
         second.append({"t": 6})
@@ -152,9 +152,9 @@ def test_records_of_another_size(manager: StreamManager) -> None:
         assert (writer.record_size, writer.data_limit) == (83, 3)
         with pytest.raises(EventTooLargeError):
             writer.append({"time": 1000, "offset": 100}, b"four")
-    with pytest.raises(InvalidArgumentError, match="have 83 bytes, not 4,096"):
+    with pytest.raises(InvalidArgumentError, match="4,096"):
         manager.create_index_writer("sc", "small", BOTH, record_size=SIZE)
-    with pytest.raises(InvalidArgumentError, match="too few"):
+    with pytest.raises(InvalidArgumentError):
         manager.create_index_writer("sc", "small", (*BOTH, "more"))
 
 
@@ -180,7 +180,7 @@ def test_wrong_arguments_are_refused_and_harm_nothing(manager: StreamManager) ->
     assert (last.value("t"), len(last.data)) == (9, 24)
 
 
-def test_places_where_no_record_begins(manager: StreamManager) -> None:
+def test_offset_between_records_is_rejected(manager: StreamManager) -> None:
     write(manager, "places", 2)
     reader = manager.create_index_reader("sc", "places")
     for offset in (1, -SIZE, SIZE - 1, 2 * SIZE, 100 * SIZE):
@@ -224,7 +224,7 @@ def test_the_head_is_dropped_up_to_a_value(manager: StreamManager) -> None:
 
 
 def test_a_head_within_a_record(manager: StreamManager) -> None:
-    """As official writers may leave it: their `truncate` takes any offset."""
+    """Official writers can leave it there: their `truncate` takes any offset."""
     write(manager, "within", 5)
     with manager.create_byte_writer("sc", "within") as writer:
         writer.truncate_before(SIZE + 1)
@@ -235,7 +235,7 @@ def test_a_head_within_a_record(manager: StreamManager) -> None:
 
 
 def test_a_search_goes_on_while_the_head_is_dropped(uri: str, manager: StreamManager) -> None:
-    """At each step of the search everything up to there is gone."""
+    """At each step of the search, everything up to its position is truncated."""
     write(manager, "racing", 64)
 
     async def search() -> int:
@@ -271,26 +271,26 @@ def test_other_bytes_are_no_records(manager: StreamManager) -> None:
         manager.create_index_writer("sc", "events", ["t"])
     with manager.create_byte_writer("sc", "events") as bytes_writer:
         bytes_writer.write(b"odd")
-    with pytest.raises(InvalidArgumentError, match="within a record"):
+    with pytest.raises(InvalidArgumentError):
         manager.create_index_writer("sc", "events", ["t"])
     manager.create_stream("sc", "wide", 2)
-    with pytest.raises(InvalidArgumentError, match="2 segments"):
+    with pytest.raises(InvalidArgumentError):
         manager.create_index_reader("sc", "wide")
-    with pytest.raises(InvalidArgumentError, match="2 segments"):
+    with pytest.raises(InvalidArgumentError):
         manager.create_index_writer("sc", "wide", ["t"])
 
 
-def test_a_record_size_that_nobody_can_have(uri: str, manager: StreamManager) -> None:
+def test_invalid_stored_record_size_is_rejected(uri: str, manager: StreamManager) -> None:
     manager.create_stream("sc", "odd-size")
     update = wire.UpdateSegmentAttribute(0, "sc/odd-size/0.#epoch.0", RECORD_SIZE_ATTRIBUTE, -5, NO_VERSION, "")
     assert ask(uri, update, wire.SegmentAttributeUpdated).success
-    with pytest.raises(InvalidArgumentError, match="-5 bytes"):
+    with pytest.raises(InvalidArgumentError, match="-5"):
         manager.create_index_writer("sc", "odd-size", ["t"])
-    with pytest.raises(InvalidArgumentError, match="-5 bytes"):
+    with pytest.raises(InvalidArgumentError, match="-5"):
         manager.create_index_reader("sc", "odd-size").first()
 
 
-def test_a_reader_waits_for_what_comes(manager: StreamManager) -> None:
+def test_following_reader_waits_for_records(manager: StreamManager) -> None:
     manager.create_stream("sc", "followed")
     reader = manager.create_index_reader("sc", "followed", timeout=60)
     found: list[int] = []
@@ -313,14 +313,14 @@ def test_a_reader_waits_for_what_comes(manager: StreamManager) -> None:
         manager.create_index_writer("sc", "followed", ["t"])
 
 
-def test_who_waits_too_long_is_told_and_who_closes_is_let_go(manager: StreamManager) -> None:
+def test_following_reader_times_out_and_closes(manager: StreamManager) -> None:
     write(manager, "quiet", 1)
     short = manager.create_index_reader("sc", "quiet", timeout=0.2)
     with pytest.raises(RequestTimeoutError):
         next(short.read(SIZE, follow=True))
     patient = manager.create_index_reader("sc", "quiet", timeout=None)
     times: list[int] = []
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
     waiting = threading.Event()
 
     def follow() -> None:
@@ -329,14 +329,14 @@ def test_who_waits_too_long_is_told_and_who_closes_is_let_go(manager: StreamMana
                 times.append(record.value("time"))
                 waiting.set()
         except ClosedError as error:
-            told.append(error)
+            raised.append(error)
 
     thread = threading.Thread(target=follow)
     thread.start()
     waiting.wait(60)
     patient.close()
     thread.join(60)
-    assert (times, len(told)) == ([10], 1)
+    assert (times, len(raised)) == ([10], 1)
     with pytest.raises(ClosedError):
         patient.first()
 
@@ -356,7 +356,7 @@ def test_with_its_client_a_writer_and_a_reader_are_closed(uri: str, manager: Str
 
 
 def test_records_are_events(manager: StreamManager) -> None:
-    """The official format has it so; nadi's readers, Spark and exports can take them."""
+    """As in the official format; nadi's readers, Spark and exports can read them."""
     write(manager, "as-events", 3, size=100)
     with manager.create_reader("sc", "as-events", end=manager.stream_info("sc", "as-events").tail) as reader:
         assert [len(event) for _, block in reader for event in block] == [92] * 3
@@ -368,7 +368,7 @@ def test_a_search_finds_what_a_list_would(manager: StreamManager, steps: list[in
     times = sorted(steps)
     manager.create_stream("sc", "list")
     with manager.create_index_writer("sc", "list", ["t"], record_size=56) as writer:
-        if writer.last():  # of the example before: one begins anew where nothing is left
+        if writer.last():  # of the previous example: start over if nothing is retained
             writer.truncate_before("t", 1 << 40)
     with manager.create_index_writer("sc", "list", ["t"]) as writer:
         begin = writer.tell() // 56

@@ -1,1 +1,1 @@
-"""Random and damaged input for everything that strangers can send to: see `__main__`."""
+"""Random and damaged input for every interface open to strangers: see `__main__`."""

@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz --inputs 1000000`: random and damaged input for everything strangers can send to.
+"""`python -m tests.fuzz --inputs 1000000`: random and damaged input for every interface open to strangers.
 
-Four targets: the wire decoder and the RPC handlers in this process, the wire port and the RPC port of live
-servers, at which a canary writes and reads meanwhile. A run ends with a Finding, or with a report a target.
-The same seed gives the same inputs.
+Four targets: the wire decoder and the RPC handlers in this process, and the wire port and the RPC port of live servers,
+where a canary writes and reads meanwhile. A run ends with a Finding, or with a report for each target. The same seed
+gives the same inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TROUBLE = re.compile(r"ERROR|Traceback|unexpected error|will recover")
 
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[EmbeddedServer]:
-    """A server of its own process, whose log must tell of no error of its own."""
+    """A server in a child process, whose log must not contain internal errors."""
     log = folder / "server.log"
     kept = os.dup(2)
     with log.open("wb") as file:
@@ -58,7 +58,7 @@ def _decoder(folder: Path, seed: int, inputs: int) -> Report:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error."""
+    """A handler that keeps logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

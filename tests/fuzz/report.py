@@ -1,5 +1,5 @@
-"""Damage done to valid bytes, what a fuzz run tells at its end, what ends it early; and a writer and a reader who must
-not notice what goes on at other connections."""
+"""Damaging valid bytes, the report of a fuzz run and its early end; and a writer and a reader that must
+not be affected by other connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def noise(chance: random.Random, most: int = 200) -> bytes:
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """`data` after one to four small changes."""
+    """Return `data` with one to four small changes."""
     damaged = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(len(damaged) + 1)
@@ -44,7 +44,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 def integer(chance: random.Random, bits: int) -> int:
-    """A signed integer of so many bits, often one at an edge."""
+    """Return a signed integer of `bits` bits, often at an edge."""
     value = chance.choice(INTEGERS) if chance.random() < 0.7 else chance.getrandbits(bits)
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
@@ -54,17 +54,17 @@ EACH_S = 60.0  # the longest that one input may take
 
 
 class Finding(AssertionError):
-    """Something that must not happen, with the input that did it."""
+    """A failure, with the input that caused it."""
 
 
 def memory_bytes(pid: int | None = None) -> int:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     pages = Path(f"/proc/{pid or os.getpid()}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Report:
-    """Counts of one run: its inputs, what came of them, its speed and its memory."""
+    """Counts of a run: inputs, outcomes, speed and memory."""
 
     def __init__(self, target: str, seed: int) -> None:
         self.target = target
@@ -83,7 +83,7 @@ class Report:
             raise Finding(f"{self.target} seed {self.seed}: {took_s:.1f} s for {shown}")
 
     def grown_bytes(self) -> int:
-        """Growth of memory from the end of the first tenth to the end."""
+        """Return the growth of memory from the end of the first tenth to the end."""
         first = self.memory[len(self.memory) // 10]
         return self.memory[-1] - first
 
@@ -101,7 +101,7 @@ PAUSE_S = 0.02
 
 
 class Canary:
-    """`async with Canary(uri)`: events are written and read all the time; the end checks that none is missing."""
+    """`async with Canary(uri)`: writes and reads events all the time; the end checks that none is missing."""
 
     def __init__(self, controller_uri: str) -> None:
         self._uri = controller_uri

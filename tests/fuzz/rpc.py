@@ -1,7 +1,7 @@
-"""The controller's RPCs under fuzz: each deserialiser and handler in this process, and a live server's port.
+"""Fuzzing of the controller's RPCs: each deserializer and handler in this process, and a live server's port.
 
-Nothing may leave a handler but a reply or an agreed code: not UNKNOWN, which makes the Python client stall,
-nor INTERNAL, which stands for a fault of ours.
+A handler may only return a reply or an agreed code: not UNKNOWN, which makes the Python client stall, nor INTERNAL,
+which means a fault of the server.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _fill(chance: random.Random, message: Any, depth: int = 0) -> None:
 
 
 def rpc_input(chance: random.Random) -> tuple[str, bytes]:
-    """An RPC's name, and what is sent to it as its request."""
+    """An RPC's name, and the bytes sent as its request."""
     rpc = chance.choice(RPCS)
     kind = chance.random()
     if kind < 0.05:
@@ -113,14 +113,14 @@ class _AbortError(Exception):
 
 
 class _AnsweredError(BaseException):
-    """Ends a call that would be answered again and again; no handler takes it for an error."""
+    """Ends a call with a response stream; handlers don't treat it as an error."""
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply
 
 
 class _Context:
-    """What a handler is given besides its request."""
+    """The context that a handler gets with its request."""
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
@@ -133,7 +133,7 @@ class _Context:
 
 
 class _Handlers:
-    """Stands where the gRPC server does, and keeps what is registered."""
+    """A stand-in for the gRPC server that keeps registered handlers."""
 
     def __init__(self) -> None:
         self._handlers: list[Any] = []
@@ -195,7 +195,7 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
 
     async def send(rpc: str, data: bytes) -> str:
         handler = handlers[rpc]
-        assert handler.request_deserializer is None, "a handler gets what was sent, and parses it itself"
+        assert handler.request_deserializer is None, "a handler gets raw bytes, and parses them itself"
         try:
             reply = await (handler.stream_unary or handler.stream_stream)(_one(data), _Context())
         except _AnsweredError as answered:

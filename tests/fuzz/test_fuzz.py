@@ -1,4 +1,4 @@
-"""The short form of the fuzz runs; the long one is `python -m tests.fuzz`."""
+"""Short fuzz runs; `python -m tests.fuzz` runs long ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire protocol under fuzz: the decoder alone, and the port of a live server."""
+"""Fuzzing of the wire protocol: the decoder alone, and the port of a live server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(chance: random.Random) -> wire.Command:
 
 
 def _append(chance: random.Random) -> bytes:
-    """A writer's whole conversation, so that damage reaches what lies behind the setup."""
+    """A writer's complete conversation, so that damage reaches commands after the setup."""
     writer, segment = chance.choice(WRITERS), chance.choice(SEGMENTS)
     data = _data(chance)
     frames = encode(wire.SetupAppend(1, writer, segment, ""))
@@ -98,7 +98,7 @@ def _append(chance: random.Random) -> bytes:
 
 
 def _known(chance: random.Random, frame: bytes) -> bytes:
-    """A conditional append mostly after its writer's setup: else it ends the connection at once."""
+    """Return a conditional append, mostly after its writer's setup: without it, the connection ends at once."""
     if _HEADER.unpack_from(frame)[0] != wire.ConditionalAppend.code or chance.random() < 0.1:
         return frame
     return encode(wire.SetupAppend(1, frame[8:24], chance.choice(SEGMENTS), "")) + frame
@@ -119,14 +119,14 @@ def wire_input(chance: random.Random) -> bytes:
 
 
 HELLO = encode(wire.Hello(17, 5))
-PROBE = encode(wire.KeepAlive())  # echoed as soon as it is read, so it tells that what came before it was
+PROBE = encode(wire.KeepAlive())  # echoed as soon as it is read, so all earlier input was read
 _BARRIER = "barrier/barrier/0.#epoch.0"
-BARRIER = encode(wire.SealSegment(1, _BARRIER, ""))  # answered when what came before it was handled
+BARRIER = encode(wire.SealSegment(1, _BARRIER, ""))  # answered when all earlier input was handled
 BATCH = 32
 
 
 def decode_all(seed: int, inputs: int) -> Report:
-    """Feed a decoder in random chunks: it gives commands or raises ProtocolError, and nothing else."""
+    """Feed a decoder in random chunks: it returns commands or raises ProtocolError."""
     chance, report = random.Random(seed), Report("wire decoder", seed)
     each = max(1, inputs // 20)
     for number in range(inputs):
@@ -155,14 +155,14 @@ def decode_all(seed: int, inputs: int) -> Report:
 class Kind(Enum):
     HANDLED = "handled"  # whole requests
     REFUSED = "refused"  # something that ends the connection
-    INCOMPLETE = "cut short"  # it would swallow what came after it
+    INCOMPLETE = "cut short"  # it would swallow the following input
 
 
 _TAKEN = frozenset((*REQUESTS, wire.KeepAlive, wire.AppendBlockEnd))
 
 
 def _kind(data: bytes) -> Kind:
-    """What is to be expected of an input on a connection where all is well."""
+    """The expected outcome of an input on an intact connection."""
     try:
         commands = Decoder(4096).receive(data)
     except ProtocolError:
@@ -180,8 +180,8 @@ def _kind(data: bytes) -> Kind:
 async def fuzz_port(address: tuple[str, int], pid: int, seed: int, inputs: int, connections: int = 8) -> Report:
     """Send inputs to a live server, over connections that each handle a batch and may end with a bad input.
 
-    A probe after each tells which was read. If one ends the connection that was not foreseen to, it is counted,
-    and what came after it goes again over the next.
+    A probe after each shows which was read. If one unexpectedly ends the connection, it is counted,
+    and the inputs after it are sent again on the next.
     """
     chance, report = random.Random(seed), Report("wire port", seed)
     left = inputs
@@ -222,8 +222,9 @@ async def fuzz_port(address: tuple[str, int], pid: int, seed: int, inputs: int, 
 
 
 async def _converse(address: tuple[str, int], batch: list[bytes], last: bytes = b"") -> tuple[int, bool]:
-    """How many of the batch were handled, and whether one of them ended the connection; if none did, `last`
-    is sent as the last of this connection, which the server must then close."""
+    """Return how many inputs of the batch were handled, and whether one ended the connection; if none did, `last` is
+    sent as the last of this connection, which the server must then close.
+    """
     reader, writer = await asyncio.open_connection(*address)
     answers, echoes, handled = Decoder(), 0, False
     try:

@@ -1,4 +1,4 @@
-"""A server for all tests of data over HTTP, with a client and the scope `in`."""
+"""A server for all ingest tests, with a client and the scope `in`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One field, one rule for keys: the same line goes to the same segment, or is refused, by whichever way it comes in."""
+"""The rule for key fields: the same line goes to the same segment, or is rejected, by every route."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(value: str) -> str:
     return f'{{"specversion": "1.0", "id": "1", "source": "/", "type": "t", "partitionkey": {value}}}'
 
 
-Way = Callable[[EmbeddedServer, str, list[str], Path], str]  # what was wrong, or nothing
+Way = Callable[[EmbeddedServer, str, list[str], Path], str]  # the error, or ""
 
 
 def _command(server: EmbeddedServer, *arguments: str, stdin: str = "") -> str:
@@ -98,7 +98,7 @@ def test_key_of_each_type_is_the_same_by_each_way(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_key_that_can_be_none_is_refused_by_each_way_with_the_name_of_its_field(
+def test_invalid_key_is_rejected_by_each_route_with_its_field(
     server: EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path, way: str
 ) -> None:
     stream = f"refused-{way}"

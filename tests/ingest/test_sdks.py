@@ -1,6 +1,6 @@
-"""What the SDKs of OpenTelemetry (JavaScript) and CloudEvents (JavaScript, Python) send, as applications use them.
+"""Requests of the SDKs of OpenTelemetry (JavaScript) and CloudEvents (JavaScript, Python), as applications use them.
 
-Those for JavaScript are found by NODE_PATH, where `npm install` has put them.
+The JavaScript SDKs are found by NODE_PATH, where `npm install` has put them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         is_there = done.returncode == 0
     except OSError:
         is_there = False
-    return pytest.mark.skipif(not is_there, reason=f"there is no {package} for Node.js in NODE_PATH")
+    return pytest.mark.skipif(not is_there, reason=f"{package} for Node.js isn't in NODE_PATH")
 
 
 def stored(manager: nadi.StreamManager, stream: str) -> list[bytes]:

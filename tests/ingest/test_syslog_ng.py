@@ -1,4 +1,4 @@
-"""syslog-ng by the configurations in deploy/log-shippers: nothing is lost, whatever is killed; some may come twice."""
+"""syslog-ng with the configurations in deploy/log-shippers: kills lose nothing, but may duplicate messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = [
 
 
 class Server:
-    """nadi, at the same ports whenever it starts, with a stream that may be missing at first."""
+    """A server at the same ports after each start, with a stream that may be missing at first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._port, self.rest_port = folder, free_port(), free_port()
@@ -77,7 +77,7 @@ class Server:
 
 
 class SyslogNg:
-    """syslog-ng with a configuration and a folder of its own."""
+    """syslog-ng with a configuration and a folder."""
 
     def __init__(self, configuration: str, server: Server, folder: Path, **replaced: str) -> None:
         self._folder = folder
@@ -107,7 +107,7 @@ class SyslogNg:
             assert self._process.wait(60) == 0
 
     def taken(self) -> int:
-        """How many messages are in its disk buffer, or sent on, since it was started."""
+        """Count the messages in its disk buffer, or forwarded, since its start."""
         found = re.search(r"^dst\.http;[^\n]*;processed;(\d+)$", self._statistics(), re.M)
         return 0 if found is None else int(found[1])
 
@@ -140,7 +140,7 @@ def _message(text: str) -> bytes:
 
 
 def _all_there(server: Server, stream: str, expected: Callable[[], set[str]]) -> Counter[str]:
-    """How often each message is stored, once none of the expected ones is missing."""
+    """Count how often each message is stored, once none of the expected ones is missing."""
 
     def found() -> Counter[str]:
         return Counter(event["message"] for event in server.events(stream))
@@ -171,7 +171,7 @@ def test_syslog_killed_with_nadi_down_loses_nothing(server: Server, tmp_path: Pa
             server.kill()
             before = shipper.taken()
             send(udp=50, tcp=2_000)
-            # it has them on its disk, and nobody else has them
+            # it has the only copy, on its disk
             until(lambda before=before: shipper.taken() == before + 2_050)  # type: ignore[misc]
             end()
             shipper.start()
@@ -225,7 +225,7 @@ def test_files_killed_at_any_moment_lose_nothing(server: Server, tmp_path: Path)
     shipper = SyslogNg(FILES, server, tmp_path / "syslog-ng", **{"/var/log/app": str(logs)})
     try:
         for number in range(6):
-            time.sleep(chance.uniform(0.2, 1.5))  # a kill at any moment of its work is what is tried
+            time.sleep(chance.uniform(0.2, 1.5))  # kill at any moment
             if number % 2:
                 server.kill()
             shipper.kill()

@@ -1,9 +1,9 @@
-"""A stream that lives at random, as a value: what was written where, and what a reader must get between two places.
+"""A random stream as a value: its events, and the events that a reader must get between two positions.
 
-Everything follows from the chance it is given: uneven key ranges, splits and merges in one scaling, segments that
-nothing is written to, scalings whose old segments are sealed one by one while writing goes on, the two scalings at
-once of a transaction of an older epoch, truncation. The history of segments is the controller's own; who reads, and
-how, is for tests to say. What lies before a cut is told here without the code under test: key by key.
+Everything derives from the random source: uneven key ranges, splits and merges in one scaling, empty segments, scalings
+whose old segments are sealed one by one during writes, the two scalings of a transaction of an older epoch, truncation.
+The history of segments is the controller's real one; tests define the readers. Events before a cut are computed without
+the code under test: key by key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An event: `number` counts those of its key."""
+    """An event: `number` counts the events of its key."""
 
     key: float
     number: int
@@ -33,7 +33,7 @@ class Written:
 
 
 class RandomStream:
-    """`segments`: the events of each segment, in order; `lengths`, `starts`: its end and its truncated begin."""
+    """The stream. segments: the events of each segment, in order; lengths, starts: its end and its truncated start."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -52,7 +52,7 @@ class RandomStream:
     # --- what happens to it -----------------------------------------------------------------
 
     def live(self) -> None:
-        """Something happens."""
+        """Do a random step."""
         what = self.chance.random()
         if what < 0.55:
             self.write(self.chance.randint(1, 8))
@@ -64,13 +64,13 @@ class RandomStream:
             self.seal_all()
 
     def write(self, count: int) -> None:
-        """To few keys mostly, so that segments stay empty."""
+        """Mostly to few keys, so that segments stay empty."""
         keys = self.chance.sample(self.keys, self.chance.randint(1, len(self.keys)))
         for _ in range(count):
             self._append(self.chance.choice(keys))
 
     def scale(self) -> None:
-        """Some of the segments, neighbours or not, are replaced; what touches is cut anew at any places."""
+        """Replace some of the segments, adjacent or not; adjacent ranges are divided at new borders."""
         self.seal_all()
         newest = self.history.newest
         active = self.history.epoch(newest)
@@ -92,8 +92,9 @@ class RandomStream:
         self._change(self.history.plan_scale(newest, sealed, ranges, min_segments=1, time_ms=newest))
 
     def roll(self) -> bool:
-        """A transaction of an older epoch is committed: that epoch's segments again for its events, then the newest
-        again; False if there is no such epoch."""
+        """Commit a transaction of an older epoch: that epoch's segments again for its events, then the newest again;
+        return False if the epoch doesn't exist.
+        """
         self.seal_all()
         newest = self.history.newest
         old = self.history.reference(self.chance.randrange(newest + 1))
@@ -108,18 +109,18 @@ class RandomStream:
         return True
 
     def seal_some(self, count: int) -> None:
-        """Some of the replaced segments take no more events: those of their keys go to the new ones from now on."""
+        """Seal some of the replaced segments: events with their keys go to the new segments from now on."""
         for _ in range(count):
             segment = self._to_seal.pop(self.chance.randrange(len(self._to_seal)))
             self.sealed.add(segment)
             self._open.remove(segment)
 
     def seal_all(self) -> None:
-        """No scaling is under way any more."""
+        """Finish all scalings."""
         self.seal_some(len(self._to_seal))
 
     def truncate(self, cut: Mapping[int, int]) -> None:
-        """Forget what lies before the cut, which must be legal and not before the head."""
+        """Drop the events before the cut, which must be legal and not before the head."""
         self.head = dict(cut)
         for segment in self.segments:
             if segment in cut:
@@ -133,13 +134,14 @@ class RandomStream:
         return self.starts[segment] < 0
 
     def tail(self) -> dict[int, int]:
-        """A scaling counts once all that it replaces is sealed."""
+        """Return the tail: a scaling counts once all replaced segments are sealed."""
         epoch = self.history.newest - bool(self._to_seal)
         return {piece.id: self.lengths[piece.id] for piece in self.history.epoch(epoch)}
 
     def somewhere(self) -> dict[int, int]:
-        """A place between head and tail where readers may stand: each segment that one has is read on by itself, and
-        what follows it begins once all before it was read."""
+        """Return a position between head and tail that readers can reach: each segment is read independently, and its
+        successors start once all their predecessors were read.
+        """
         cut = {segment: max(offset, 0) for segment, offset in self.head.items() if self.begins(self.head, segment)}
         waiting = self.head.keys() - cut.keys()
         for _ in range(self.chance.randint(0, 2 * len(self.segments))):
@@ -161,7 +163,7 @@ class RandomStream:
         return cut | dict.fromkeys(waiting, -1)
 
     def begins(self, cut: Iterable[int], segment: int) -> bool:
-        """Whether a cut with these segments has read all that comes before one of them."""
+        """Return whether a cut with these segments has read everything before one of them."""
         return all(self.standing(cut, key) == segment for key in self._places(segment))
 
     def range_of(self, segment: int) -> SegmentRange:
@@ -172,21 +174,21 @@ class RandomStream:
         return [self.range_of(new.id) for new, _ in self.history.successors(segment)]
 
     def is_end(self, segment: int) -> bool:
-        """Nothing will follow."""
+        """Return whether no segment will follow."""
         return segment not in self.history.sealed_in
 
     def events(self) -> list[Written]:
         return [event for events in self.segments.values() for event in events]
 
     def in_slice(self, segment: int, start: int, end: int) -> list[Written]:
-        """The events of a part of a segment, whose borders must be those of events."""
+        """Return the events of a part of a segment, whose borders must be event boundaries."""
         found = [event for event in self.segments[segment] if start <= event.start and event.end <= end]
         size = sum(event.end - event.start for event in found)
-        assert size == end - start, f"{start} or {end} of segment {segment} lies within an event"
+        assert size == end - start, f"{start} or {end} of segment {segment} is within an event"
         return found
 
     def standing(self, cut: Iterable[int], key: float) -> int:
-        """The segment in which a cut stands over a key: the oldest that it has."""
+        """Return the segment of a cut for a key: the oldest that has it."""
         return min(segment for segment in cut if self._has(segment, key))
 
     def is_before(self, event: Written, cut: Mapping[int, int]) -> bool:
@@ -200,7 +202,7 @@ class RandomStream:
         return piece.low <= key < piece.high
 
     def _places(self, segment: int) -> list[float]:
-        """Places of the key space in every part of a segment that any other can have."""
+        """Return positions in the key space in every part of a segment that any other segment can have."""
         piece = self.history.segments[segment]
         lows = {other.low for other in self.history.segments.values()}
         return [piece.low, *(low for low in lows if piece.low < low < piece.high)]
@@ -236,7 +238,7 @@ class RandomStream:
 
 
 def check_order(events: list[Written]) -> None:
-    """Each event once, and those of each key as they were written."""
+    """Check that each event occurs once, and that events of a key are in the order of writing."""
     last: dict[float, int] = {}
     for event in events:
         assert event.number > last.get(event.key, -1), f"event {event} comes after {last[event.key]} of its key"

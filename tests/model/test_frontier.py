@@ -1,6 +1,6 @@
-"""Readers and reader groups over random streams: whoever reads, in whatever turn, gets each event once and in order.
+"""Readers and reader groups over random streams get each event once and in order.
 
-NADI_STREAM_EXAMPLES says how many of each (500 unless given); NADI_STREAM_SEED is the first one's seed.
+NADI_STREAM_EXAMPLES is the number of examples of each (default 500); NADI_STREAM_SEED is the first seed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_given(stream: RandomStream, given: list[Written], start: Cut, end: Cut
 
 
 class Reader:
-    """Reads one event after another, of whichever segment; its position is all that it leaves behind."""
+    """A reader of single events, from any segment; its position is its only state."""
 
     def __init__(self, stream: RandomStream, start: Cut, end: Cut | None, keys: list[float] | None) -> None:
         self.stream, self.keys = stream, keys
@@ -125,7 +125,7 @@ def test_any_reader_of_any_stream_gives_each_event_once_in_order() -> None:
 
 
 class Group:
-    """Readers that take segments, give them away and pass checkpoints in any turn."""
+    """Readers that acquire segments, release them and pass checkpoints in any order."""
 
     def __init__(self, stream: RandomStream, start: Cut, end: Cut | None, readers: int) -> None:
         self.stream, self.given = stream, list[Written]()
@@ -185,7 +185,7 @@ class Group:
         self.apply(CreateCheckpoint(f"c{self.state.checkpoints_made}"))
 
     def reset(self) -> None:
-        """Back to a complete checkpoint: what was read behind it is forgotten."""
+        """Reset to a complete checkpoint: reads after it are dropped."""
         complete = [one for one in self.state.checkpoints if one.is_complete]
         if not complete:
             return
@@ -231,7 +231,7 @@ def test_any_group_of_readers_of_any_stream_gives_each_event_once_in_order() -> 
 
 
 def test_what_follows_two_segments_that_wait_waits_for_both() -> None:
-    """a is read and was followed by c, and c and what waits for b, m and n, by o: o may overtake neither."""
+    """a is read and was followed by c; c and b's waiting successors m and n are followed by o, which waits for both."""
     a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
     c, m, n = (
         SegmentRange(segment_id(2, 1), 0.0, 0.2),
@@ -250,25 +250,25 @@ def test_what_follows_two_segments_that_wait_waits_for_both() -> None:
         assert one.complete(m.segment_id, [o, p]) == [o, p]
 
 
-def test_a_cut_that_overtakes_is_refused_when_it_is_opened_or_as_soon_as_it_shows() -> None:
+def test_cut_that_skips_an_older_segment_is_rejected() -> None:
     a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
     both = SegmentRange(segment_id(2, 1), 0.0, 1.0)
     left, right = SegmentRange(segment_id(3, 2), 0.0, 0.5), SegmentRange(segment_id(4, 2), 0.5, 1.0)
     for segments, future in (([a, b, both], []), ([a, both, right], [both.segment_id]), ([a], []), ([], [])):
         with pytest.raises(InvalidStreamCutError):
             Frontier(segments, future)
-    half = Frontier([a, right], ())  # the cut alone doesn't tell: its history does
-    with pytest.raises(InvalidStreamCutError, match="has begun segment"):
+    half = Frontier([a, right], ())  # the cut alone doesn't show it: its history does
+    with pytest.raises(InvalidStreamCutError):
         half.complete(0, [both])
-    with pytest.raises(InvalidStreamCutError, match="for some of its keys"):
+    with pytest.raises(InvalidStreamCutError):
         check_legal({0: 5, right.segment_id: 4}, [a, right], [a, b, both, left, right])
     check_legal({0: 5, 1: 4}, [a, b], [a, b])
 
 
-def test_a_position_of_some_keys_goes_on_with_the_same_keys() -> None:
+def test_position_of_some_keys_needs_the_same_keys() -> None:
     a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
     assert list(Frontier([a, b], (), [0.7]).active) == [1]
     assert list(Frontier([b], (), [0.7]).active) == [1]
     for keys in (None, [0.2]):
-        with pytest.raises(InvalidStreamCutError, match="with the same keys"):
+        with pytest.raises(InvalidStreamCutError):
             Frontier([b], (), keys)

@@ -1,4 +1,4 @@
-"""JSON events as the text that they are, paths to their fields, and the routing keys that these hold."""
+"""JSON events as raw text, paths to their fields, and routing keys in fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_key_in_a_field_by_its_type_is_its_text_or_none(event: bytes, key: str |
 
 @pytest.mark.parametrize("value", [b"true", b"false", b"[]", b'["a"]', b"{}", b'{"id": 1}'])
 def test_key_that_is_a_truth_value_a_list_or_an_object_is_refused_by_its_field(value: bytes) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"the field 'device\.id' is .*, but a routing key is a string or"):
+    with pytest.raises(InvalidArgumentError, match=r"device\.id"):
         key_in(b'{"device": {"id": ' + value + b"}}", parse_path("device.id"))
     assert known_key_in(b'{"id": ' + value + b"}", parse_path("id")) is None
 
@@ -54,9 +54,9 @@ def test_key_field_with_a_dot_in_its_name_is_found_before_a_nested_one() -> None
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"NaN", b"[1,]", b'"\xff"', b'{"a": "\xff"}', b'"\x01"', b"[" * 100_000, b"01"]
 )
-def test_text_that_is_not_json_is_refused_whatever_is_asked_of_it(text: bytes) -> None:
+def test_invalid_json_is_rejected_by_every_function(text: bytes) -> None:
     for ask in (checked, fields_of, lambda it: key_in(it, parse_path("id"))):
-        with pytest.raises(NotJsonError, match="not JSON"):
+        with pytest.raises(NotJsonError):
             ask(text)
 
 
@@ -73,7 +73,7 @@ def test_halves_of_surrogate_pairs_become_the_replacement_character_and_no_other
     )
 
 
-def test_fields_are_the_text_that_they_were() -> None:
+def test_fields_are_returned_verbatim() -> None:
     values = {"a": b"1.50", "b": b"12345678901234567890", "c": b"1e400", "d": b'{ "x" : [ 1 ] }', "e": rb'"\u00e4"'}
     document = b"{" + b", ".join(b'"%s" :  %s ' % (name.encode(), value) for name, value in values.items()) + b"}"
     assert {name: bytes(value) for name, value in fields_of(document).items()} == values
@@ -145,32 +145,32 @@ def test_path_of_odd_names_finds_them(path: str, event: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "why"),
+    ("path", "position"),
     [
-        ("", "it is empty"),
-        ("a..b", "a name is empty at character 3"),
-        (".a", "a name is empty at character 1"),
-        ("a.", "it ends with a dot"),
-        ('"a".', "it ends with a dot"),
-        ('a."b', "its quote at character 3 is not closed"),
-        ('a"b', "has no '\"', as at character 2"),
-        ('"a"b', "'b' comes where a dot should after a name in quotes, at character 4"),
-        ('"""', "'\"' comes where a dot should after a name in quotes, at character 3"),
-        (r"a\.b", r"has no '\\\\', as at character 2"),
-        ("a.`b.c`", "has no '`', as at character 3"),
-        ("a['b']", r"has no '\[', as at character 2"),
-        ("$.a", r"has no '\$', as at character 1"),
-        ("/a/b", "has no '/', as at character 1"),
-        ("a b", "has no ' ', as at character 2"),
-        (".".join("a" * 33), "has 33 names: 32 are the most"),
-        ("a" + ".a" * 500_000, "has 500,001 names"),
-        ('"\ud83d"', "half of a character"),
-        (7, "is a text, not int"),
-        (None, "is a text, not NoneType"),
+        ("", "empty"),
+        ("a..b", "character 3"),
+        (".a", "character 1"),
+        ("a.", "dot"),
+        ('"a".', "dot"),
+        ('a."b', "character 3"),
+        ('a"b', "'\"'.* character 2"),
+        ('"a"b', "'b'.* character 4"),
+        ('"""', "'\"'.* character 3"),
+        (r"a\.b", r"'\\\\'.* character 2"),
+        ("a.`b.c`", "'`'.* character 3"),
+        ("a['b']", r"'\['.* character 2"),
+        ("$.a", r"'\$'.* character 1"),
+        ("/a/b", "'/'.* character 1"),
+        ("a b", "' '.* character 2"),
+        (".".join("a" * 33), "33 .*32"),
+        ("a" + ".a" * 500_000, "500,001 "),
+        ('"\ud83d"', "character 2"),
+        (7, "int"),
+        (None, "NoneType"),
     ],
 )
-def test_text_that_is_not_a_path_is_refused(path: Any, why: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=why):
+def test_text_that_is_not_a_path_is_refused(path: Any, position: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=position):
         parse_path(path)
 
 

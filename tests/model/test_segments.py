@@ -1,4 +1,4 @@
-"""The algebra of key ranges, against looking at single keys; and where routing keys fall, as in Java's client."""
+"""The algebra of key ranges, against single keys; and positions of routing keys, as in Java's client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ranges = st.tuples(st.integers(0, CELLS - 1), st.integers(1, CELLS)).filter(lamb
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[SegmentRange]:
-    """Of several epochs; those of one share no keys."""
+    """Draw segments of several epochs; those of one epoch share no keys."""
     found: list[SegmentRange] = []
     for number, (low, high) in enumerate(draw(st.lists(ranges, max_size=10))):
         piece = SegmentRange(segment_id(number, draw(st.integers(0, 3))), low / CELLS, high / CELLS)
@@ -36,7 +36,7 @@ def cells(piece: SegmentRange) -> set[int]:
 
 
 @given(segments())
-def test_what_nobody_takes_and_who_is_oldest(found: list[SegmentRange]) -> None:
+def test_gaps_and_oldest_segments(found: list[SegmentRange]) -> None:
     taken = set().union(*map(cells, found)) if found else set()
     assert set().union(*(cells(SegmentRange(0, *gap)) for gap in gaps(found)), taken) == set(range(CELLS))
     assert not any(share_keys(SegmentRange(0, *gap), piece) for gap in gaps(found) for piece in found)
@@ -70,7 +70,7 @@ def test_segments_are_found_by_the_keys_they_share(found: list[SegmentRange], da
 def test_an_epoch_has_each_key_once() -> None:
     index = SegmentsByKey([SegmentRange(1, 0.25, 0.5)])
     for low, high in ((0.0, 0.3), (0.4, 0.6), (0.3, 0.4), (0.0, 1.0), (0.25, 0.5)):
-        with pytest.raises(InvalidStreamCutError, match="share keys"):
+        with pytest.raises(InvalidStreamCutError):
             index.add(SegmentRange(2, low, high))
     index.add(SegmentRange(2, 0.5, 1.0))
     index.add(SegmentRange(3, 0.0, 0.25))
@@ -87,7 +87,7 @@ def test_neighbours_share_no_key_and_tile() -> None:
 
 
 class LookedAt(Sequence[SegmentRange]):
-    """Pieces that count how many of them are looked at."""
+    """Pieces that count accesses."""
 
     def __init__(self, pieces: list[SegmentRange]) -> None:
         self.pieces, self.looks = pieces, 0
@@ -100,8 +100,8 @@ class LookedAt(Sequence[SegmentRange]):
         return self.pieces[at]
 
 
-def test_what_shares_no_keys_is_hardly_looked_at() -> None:
-    """A cut of ten thousand segments is compared piece by piece; each with all others, that takes half a second."""
+def test_segments_without_shared_keys_are_not_visited() -> None:
+    """A cut of ten thousand segments is compared piece by piece; comparing each with all others takes half a second."""
     size = 1000
     pieces = LookedAt([SegmentRange(i, i / size, (i + 1) / size) for i in range(size)])
     for i in range(size):

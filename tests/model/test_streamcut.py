@@ -1,4 +1,4 @@
-"""Stream cuts and their text, and entries of mark streams, as Pravega's clients write and read them."""
+"""Stream cuts and their text, and entries of mark streams, in the formats of Pravega's clients."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("positions", [None, 7, [0], "0=1", {"0": 1}, {0: "1"}, {0: 1.5}, {0: 1 << 63}, {1 << 70: 0}])
-def test_cut_of_positions_that_are_no_offsets_is_refused(positions: Any) -> None:
-    with pytest.raises(InvalidStreamCutError, match="positions are offsets by segment id"):
+def test_cut_with_invalid_positions_is_rejected(positions: Any) -> None:
+    with pytest.raises(InvalidStreamCutError):
         StreamCut("sc", "st", positions)
 
 
 @pytest.mark.parametrize("text", [None, 7, [], {}])
-def test_cut_from_what_is_no_text_is_refused(text: Any) -> None:
-    with pytest.raises(InvalidStreamCutError, match="is not the text of a stream cut"):
+def test_from_text_with_another_type_is_rejected(text: Any) -> None:
+    with pytest.raises(InvalidStreamCutError):
         StreamCut.from_text(text)
 
 
@@ -139,7 +139,7 @@ def test_a_floor_is_a_revision_of_its_own_at_the_end() -> None:
 
 
 @given(watermarks)
-def test_what_is_written_is_read(watermark: Watermark) -> None:
+def test_written_bytes_are_read(watermark: Watermark) -> None:
     assert decode_watermark(encode_watermark(watermark)) == watermark
 
 
@@ -155,7 +155,7 @@ def test_a_long_count_takes_four_bytes_of_which_two_bits_say_so() -> None:
     assert decode_watermark(longer) == Watermark(1, 2, ())
 
 
-def test_what_later_versions_add_is_passed_over() -> None:
+def test_later_revisions_are_skipped() -> None:
     more = GOLDEN[:2] + b"\x02" + GOLDEN[3:] + struct.pack(">bi", 1, 3) + b"abc"
     assert decode_watermark(more) == WATERMARK
     (length,) = struct.unpack_from(">i", GOLDEN, 4)

@@ -1,4 +1,4 @@
-"""A real server, a client of it, and a stream with numbers in it."""
+"""A server, a client of it, and a stream of numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamManager]
 
 @pytest.fixture
 def scope(manager: StreamManager, request: pytest.FixtureRequest) -> str:
-    """A scope of the test (of all its cases), with a stream of two segments."""
+    """A scope of the test (for all its cases), with a stream of two segments."""
     name = request.node.name.replace("_", "-").partition("[")[0][:60]
     manager.create_scope(name)
     manager.create_stream(name, "meters", 2)

@@ -1,4 +1,4 @@
-"""A cell of a notebook in a real browser: the widget's script as a notebook has it, and the kernel's side behind it."""
+"""A notebook cell in a real browser: the widget's script, and the kernel's side."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _START = """async ({ script, traits }) => {
 
 
 class Cell:
-    """A page with a player in it, as an output of a notebook has it."""
+    """A page with a player, like a notebook's output."""
 
     def __init__(self, page: Any, manager: StreamManager, scope: str, stream: str = "meters", named: str = "") -> None:
         self.page = page

@@ -1,6 +1,6 @@
-"""The player in a real browser: its script as the widget has it, and the kernel's side behind it.
+"""The player in a real browser, with the kernel's side.
 
-Between the two is what a notebook would carry: messages and buffers. Skipped without playwright and Chromium.
+The test transports messages and buffers like a notebook. Skipped without playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_a_slice_is_played_paused_and_scrubbed(page: Any, manager: StreamManager
     assert cell.troubles == []
 
 
-def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: StreamManager, scope: str) -> None:
+def test_live_events_are_shown_until_the_cell_ends(page: Any, manager: StreamManager, scope: str) -> None:
     with writing(manager, scope, "meters", lambda number: png(number % 256)):
         cell = Cell(page, manager, scope)
         page.locator("canvas[data-frames]").wait_for()  # pictures are shown by themselves
@@ -79,7 +79,7 @@ def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: Stre
         page.evaluate("document.body.dataset.jpThemeLight = 'false'")
         page.wait_for_function("() => document.querySelector('#cell > div').dataset.theme === 'dark'")
         shot(page, "picture-dark")
-        until(lambda: page.wait_for_timeout(20) or taken(cell) > 10)  # each batch is told as taken
+        until(lambda: page.wait_for_timeout(20) or taken(cell) > 10)  # each batch is acknowledged
         style = page.evaluate("getComputedStyle(document.querySelector('#other td')).padding")
         assert style == "1px"  # the notebook's own, not the player's
         page.evaluate("window.end()")
@@ -88,7 +88,7 @@ def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: Stre
         assert cell.troubles == []
 
 
-def test_a_kernel_that_does_not_answer_is_waited_for(page: Any, manager: StreamManager, scope: str) -> None:
+def test_player_waits_for_a_silent_kernel(page: Any, manager: StreamManager, scope: str) -> None:
     fill_stream(manager, scope, "meters", [b"x"] * 5)
     cell = Cell(page, manager, scope)
     page.locator(".player[data-mode=live]").wait_for()

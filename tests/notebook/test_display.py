@@ -1,4 +1,4 @@
-"""What notebooks show of the values in hand: everything known, everything escaped, nothing asked unless it is live."""
+"""Display of values in notebooks: complete, escaped, and without requests unless the value is live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def html_of(shown: Any) -> str:
 
 
 def lines_of(shown: Any) -> list[list[str]]:
-    """The texts of a table's cells, line by line."""
+    """Return the texts of a table's cells, row by row."""
     rows = re.findall(r"<tr>(.*?)</tr>", html_of(shown), re.DOTALL)
     return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
 
@@ -47,7 +47,7 @@ def test_texts_of_others_stay_texts() -> None:
     assert ["made", "2026-01-02 00:00:00 UTC"] in lines_of(mark)
 
 
-def test_what_is_much_is_cut_off_and_says_so() -> None:
+def test_long_values_are_truncated() -> None:
     cut = StreamCut("home", "meters", dict.fromkeys(range(10_000), 5))
     assert lines_of(cut)[-1] == ["", f"and {10_000 - ROWS:,} more"]
     mark = Bookmark("m", cut, datetime.now(UTC), "x" * 4_096)
@@ -56,7 +56,7 @@ def test_what_is_much_is_cut_off_and_says_so() -> None:
     assert f"and {10_000 - ROWS:,} more" in html_of(nadi.notebook.table([mark] * 10_000))
 
 
-def test_what_a_client_returns_shows_itself(manager: StreamManager, scope: str) -> None:
+def test_client_values_are_displayed(manager: StreamManager, scope: str) -> None:
     tail = fill_stream(manager, scope, "meters", [b"x"] * 10)
     info = manager.stream_info(scope, "meters")
     assert ["is sealed", "no"] in lines_of(info)
@@ -74,7 +74,7 @@ def test_what_a_client_returns_shows_itself(manager: StreamManager, scope: str) 
     assert lines_of(SegmentRange(1, 0.0, 0.25))[2] == ["high", "0.25"]
 
 
-def test_a_reader_group_shows_how_far_it_is_behind_now(manager: StreamManager, scope: str) -> None:
+def test_reader_group_displays_its_lag(manager: StreamManager, scope: str) -> None:
     groups = manager.reader_group_manager(scope)
     groups.create_reader_group("billing", "meters")
     group = groups.get_reader_group("billing")
@@ -84,11 +84,11 @@ def test_a_reader_group_shows_how_far_it_is_behind_now(manager: StreamManager, s
     assert (shown["stream"], shown["bytes behind"]) == (f"{scope}/meters", "1,000")
     assert shown["bytes behind"] == f"{group.lag()[0].bytes_behind:,}"
     groups.delete_reader_group("billing")
-    assert "there is no reader group" in html_of(group)
+    assert "not found" in html_of(group)
 
 
 def test_a_table_has_values_of_one_class(manager: StreamManager) -> None:
-    with pytest.raises(InvalidArgumentError, match="of one class"):
+    with pytest.raises(InvalidArgumentError):
         nadi.notebook.table([SegmentRange(0, 0.0, 1.0), StreamCut("a", "b", {})])
-    with pytest.raises(InvalidArgumentError, match="has no fields"):
+    with pytest.raises(InvalidArgumentError):
         nadi.notebook.table(["a"])

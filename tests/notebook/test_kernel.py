@@ -1,6 +1,6 @@
-"""In a real kernel of Jupyter: the guide's notebook runs, and a widget answers over its comm.
+"""The guide's notebook and a widget in a real Jupyter kernel.
 
-Skipped where Jupyter's kernel isn't there.
+Skipped without Jupyter's kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Kernel:
         self._client = client
 
     def run(self, code: str) -> list[dict[str, Any]]:
-        """Run a cell; return what it published."""
+        """Run a cell; return its messages."""
         done = self._client.execute(code)
         return list(self._until(lambda one: is_idle(one) and one["parent_header"].get("msg_id") == done))
 
@@ -75,7 +75,7 @@ class Kernel:
         self._client.shell_channel.send(self._client.session.msg("comm_msg", body))
 
     def hear(self, comm: str) -> tuple[dict[str, Any], Any]:
-        """The next custom message, with the JSON in its buffer."""
+        """Return the next custom message, with the JSON in its buffer."""
 
         def is_one(one: dict[str, Any]) -> bool:
             return bool(one["msg_type"] == "comm_msg" and one["content"]["data"].get("method") == "custom")
@@ -121,7 +121,7 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         manager.create_scope("home")
         tail = fill_stream(manager, "home", "meters", [b'{"w": 1}'] * 5)
         manager.slices("home").create("all", manager.cuts("home", "meters").head(), tail)
-        told = kernel.run(
+        messages = kernel.run(
             "import os\n"
             "os.environ['NADI_LIMITS'] = 'page_behind_s=600'\n"  # playing that is late would pass over events
             "import nadi, nadi.notebook\n"
@@ -129,7 +129,7 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
             "player = nadi.notebook.play(manager, 'home', 'all')\n"
             "player"
         )
-        opened = [one["content"] for one in told if one["msg_type"] == "comm_open"]
+        opened = [one["content"] for one in messages if one["msg_type"] == "comm_open"]
         (state,) = [one["data"]["state"] for one in opened if "_esm" in one["data"]["state"]]
         (comm,) = [one["comm_id"] for one in opened if "_esm" in one["data"]["state"]]
         assert (state["stream"], state["slice"]) == ("meters", "all")
@@ -145,11 +145,11 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         kernel.say(comm, kind="tail", id="t")
         assert kernel.hear(comm)[0] == {"id": "t", "kind": "batch"}
         kernel.run("player.close()")
-        told = kernel.run(
+        messages = kernel.run(
             "import time\n"
             "ends = time.monotonic() + 40\n"
             "while player._projector._open and time.monotonic() < ends: time.sleep(0.01)\n"
             "print(list(player._projector._open))"
         )
-        assert [one["content"]["text"] for one in told if one["msg_type"] == "stream"] == ["[]\n"]
+        assert [one["content"]["text"] for one in messages if one["msg_type"] == "stream"] == ["[]\n"]
         kernel.run("manager.close()")

@@ -1,4 +1,4 @@
-"""The kernel's side of a player, without a browser: messages in, answers out, limits, and the end."""
+"""The kernel's side of a player, without a browser: requests, responses, limits and closing."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ LIMIT_S = 60.0
 
 
 class Browser:
-    """What a widget's script does, by hand: it says things, and has what it was told."""
+    """A stand-in for a widget's script: sends requests, and collects the responses."""
 
     def __init__(self, manager: StreamManager, scope: str, stream: str = "meters") -> None:
         self.thread, core = inside(manager)
-        self.told: queue.Queue[tuple[str, str, Any]] = queue.Queue()
+        self.responses: queue.Queue[tuple[str, str, Any]] = queue.Queue()
         self.projector = Projector(core, scope, stream, self._hear)
 
     def _hear(self, head: dict[str, str], body: bytes) -> None:
-        self.told.put((head["id"], head["kind"], json.loads(body)))
+        self.responses.put((head["id"], head["kind"], json.loads(body)))
 
     def say(self, kind: str, name: str, **more: Any) -> None:
         self.thread.call(self.projector.receive, {"kind": kind, "id": name, **more})
 
     def hear(self, name: str, *kinds: str) -> tuple[str, Any]:
-        """The next message, which must be about that question."""
-        found, kind, body = self.told.get(timeout=LIMIT_S)
+        """Return the next message, which must belong to that request."""
+        found, kind, body = self.responses.get(timeout=LIMIT_S)
         assert (found, kind in kinds) == (name, True), (found, kind, body)
         return kind, body
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Those of the next batch that has some: while nothing comes there is one without every two seconds."""
+        """Return the events of the next non-empty batch: an idle stream sends an empty batch every two seconds."""
         while not (found := self.hear(name, "batch")[1]["events"]):
             self.say("more", name)
         return list(found)
@@ -60,7 +60,7 @@ class Browser:
         return str(body["error"])
 
     def settled(self) -> int:
-        """How many questions are under way, once what was said has been heard."""
+        """Return the number of requests in progress, after all sent messages were handled."""
         return self.thread.result(self.projector.__len__)
 
     def until_idle(self) -> None:
@@ -72,13 +72,13 @@ class Browser:
 
 @pytest.fixture(autouse=True)
 def _never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Playing that is late passes over events."""
+    """Late playback skips events."""
     monkeypatch.setattr(playing, "PAGE_BEHIND_S", 600.0)
 
 
 @pytest.fixture
 def one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail says nothing behind its first batch until that is taken."""
+    """A tail sends nothing after its first batch until that is acknowledged."""
     monkeypatch.setattr(tested, "NOTEBOOK_AHEAD", 1)
 
 
@@ -101,7 +101,7 @@ def played(browser: Browser, name: str, **asked: Any) -> list[dict[str, Any]]:
         browser.say("more", name)
 
 
-def test_what_is_known_of_the_stream(manager: StreamManager, scope: str, browser: Browser) -> None:
+def test_known_returns_the_streams_data(manager: StreamManager, scope: str, browser: Browser) -> None:
     tail = fill_stream(manager, scope, "meters", [b"x"] * 10)
     manager.bookmarks(scope).create("here", tail, note="<i>")
     manager.slices(scope).create("all", manager.cuts(scope, "meters").head(), tail)
@@ -155,16 +155,14 @@ def test_from_its_start_on_a_slice_is_whole(manager: StreamManager, scope: str, 
                 cuts.append(manager.cuts(scope, "meters").tail())
             time.sleep(0.02)
     manager.slices(scope).create("some", *cuts)
-    (told,) = browser.ask("known", "k", places=True)["slices"]
-    found = played(browser, "p", slice="some", **{"from": told["start"]["time"]}, speed=100)
+    (seen,) = browser.ask("known", "k", places=True)["slices"]
+    found = played(browser, "p", slice="some", **{"from": seen["start"]["time"]}, speed=100)
     assert [one["text"] for one in found] == [str(i) for i in range(10, 20)]
-    first = browser.ask("first", "f", slice="some", **{"from": told["start"]["time"]})["events"]
+    first = browser.ask("first", "f", slice="some", **{"from": seen["start"]["time"]})["events"]
     assert first[0]["text"] == "10"
 
 
-def test_the_tail_tells_what_comes_and_ends_with_the_stream(
-    manager: StreamManager, scope: str, browser: Browser
-) -> None:
+def test_tail_sends_new_events_and_ends_with_the_stream(manager: StreamManager, scope: str, browser: Browser) -> None:
     fill_stream(manager, scope, "meters", [b"before"])
     browser.say("tail", "t")
     assert browser.hear("t", "batch")[1]["events"] == []
@@ -178,7 +176,7 @@ def test_the_tail_tells_what_comes_and_ends_with_the_stream(
     browser.until_idle()
 
 
-def test_no_more_is_sent_than_is_taken(manager: StreamManager, scope: str, browser: Browser) -> None:
+def test_batches_in_flight_are_limited(manager: StreamManager, scope: str, browser: Browser) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -198,25 +196,25 @@ def test_no_more_is_sent_than_is_taken(manager: StreamManager, scope: str, brows
         before = size()
         until(lambda: size() > before + 100 * 9)  # much that is to come with one batch, in two segments
         with pytest.raises(queue.Empty):
-            browser.told.get(timeout=1.0)
+            browser.responses.get(timeout=1.0)
         browser.say("more", "t")
         late = browser.hear("t", "batch")[1]
         assert len(late["events"]) + late["passed"] > 20 or late["isBehind"]
         with pytest.raises(queue.Empty):
-            browser.told.get(timeout=0.5)
-        for _ in range(NOTEBOOK_AHEAD * 5):  # nobody gets more ahead by saying so too often
+            browser.responses.get(timeout=0.5)
+        for _ in range(NOTEBOOK_AHEAD * 5):  # extra acknowledgements don't allow more batches
             browser.say("more", "t")
         for _ in range(NOTEBOOK_AHEAD):
             browser.hear("t", "batch")
         with pytest.raises(queue.Empty):
-            browser.told.get(timeout=0.5)
+            browser.responses.get(timeout=0.5)
     finally:
         stop.set()
         writing.join()
 
 
 @pytest.mark.usefixtures("one_ahead")
-def test_who_takes_nothing_for_long_is_gone(
+def test_silent_browser_is_refused(
     scope: str, browser: Browser, manager: StreamManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tested, "NOTEBOOK_SILENCE_S", 0.2)
@@ -227,7 +225,7 @@ def test_who_takes_nothing_for_long_is_gone(
 
 
 @pytest.mark.usefixtures("one_ahead")
-def test_what_is_stopped_ends_without_a_word(manager: StreamManager, scope: str, browser: Browser) -> None:
+def test_stopped_request_ends_silently(manager: StreamManager, scope: str, browser: Browser) -> None:
     browser.say("tail", "t")
     browser.hear("t", "batch")
     browser.say("stop", "t")
@@ -238,11 +236,11 @@ def test_what_is_stopped_ends_without_a_word(manager: StreamManager, scope: str,
 
 
 @pytest.mark.usefixtures("one_ahead")
-def test_only_so_many_questions_are_under_way(scope: str, browser: Browser) -> None:
+def test_concurrent_requests_are_limited(scope: str, browser: Browser) -> None:
     for i in range(NOTEBOOK_READERS):
         browser.say("tail", f"t{i}")
     for _ in range(NOTEBOOK_READERS):
-        assert browser.told.get(timeout=LIMIT_S)[1] == "batch"
+        assert browser.responses.get(timeout=LIMIT_S)[1] == "batch"
     browser.say("known", "one-more")
     assert "try again" in browser.refused("one-more", 503)
     browser.say("tail", "t0")
@@ -269,14 +267,14 @@ def test_only_so_many_questions_are_under_way(scope: str, browser: Browser) -> N
         ({"kind": "play", "id": "x", "end": "tail", "slice": "a"}, "leave out"),
     ],
 )
-def test_what_cannot_be_is_refused(scope: str, browser: Browser, message: Any, words: str) -> None:
+def test_invalid_requests_are_refused(scope: str, browser: Browser, message: Any, words: str) -> None:
     browser.thread.call(browser.projector.receive, message)
     assert words in browser.refused("x", 400)
     browser.until_idle()
 
 
 @pytest.mark.parametrize("message", [None, 5, [], {}, {"id": 7}, {"kind": "tail", "id": "x" * 65}, "known"])
-def test_what_has_no_id_is_left_without_an_answer(scope: str, browser: Browser, message: Any) -> None:
+def test_message_without_an_id_gets_no_response(scope: str, browser: Browser, message: Any) -> None:
     browser.thread.call(browser.projector.receive, message)
     assert browser.ask("known", "after")["span"]["isSealed"] is False
 
@@ -289,7 +287,7 @@ def test_a_slice_of_another_stream_is_refused(manager: StreamManager, scope: str
 
 
 @pytest.mark.usefixtures("one_ahead")
-def test_a_closed_one_answers_no_more(scope: str, browser: Browser) -> None:
+def test_closed_projector_refuses_requests(scope: str, browser: Browser) -> None:
     browser.say("tail", "t")
     browser.hear("t", "batch")
     browser.thread.call(browser.projector.close)

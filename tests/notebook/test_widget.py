@@ -1,4 +1,4 @@
-"""The widget: what it plays, what it says to a browser, and what it needs."""
+"""The widget: what it plays, its messages, and its requirements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_script_has_the_pages_modules_each_after_those_it_imports() -> None:
     assert ":root" not in script().partition("const STYLE")[2]
 
 
-def test_it_needs_anywidget_and_says_so() -> None:
+def test_player_without_anywidget_raises() -> None:
     program = (
         "import sys; sys.modules['anywidget'] = None\n"
         "import nadi, nadi.notebook\n"
@@ -50,7 +50,7 @@ def test_the_package_is_imported_without_what_is_extra() -> None:
     assert done.stdout.strip() == "[]"
 
 
-class Told:
+class Messages:
     """The messages that a widget sends."""
 
     def __init__(self, widget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def anywidget() -> None:
 
 
 @pytest.mark.usefixtures("anywidget")
-def test_what_is_played(manager: StreamManager, scope: str) -> None:
+def test_play_resolves_streams_and_slices(manager: StreamManager, scope: str) -> None:
     tail = fill_stream(manager, scope, "meters", [b"x"])
     head = manager.cuts(scope, "meters").head()
     some = manager.slices(scope).create("some", head, tail)
@@ -82,31 +82,31 @@ def test_what_is_played(manager: StreamManager, scope: str) -> None:
         widget = play(manager, scope, what, height_px=400)
         assert (widget.scope, widget.stream, widget.slice, widget.height_px) == (scope, *found, 400)
         widget.close()
-    with pytest.raises(InvalidArgumentError, match="both a stream and a slice"):
+    with pytest.raises(InvalidArgumentError):
         play(manager, scope, "meters")
     with pytest.raises(StreamNotFoundError):
         play(manager, scope, "nothing")
     manager.slices(scope).delete("some")
     with pytest.raises(SliceNotFoundError):
         play(manager, scope, some)
-    with pytest.raises(InvalidArgumentError, match="scope"):
+    with pytest.raises(InvalidArgumentError):
         play(manager, "elsewhere", some)
     with pytest.raises(InvalidArgumentError, match="height_px"):
         play(manager, scope, "other", height_px=10)
-    with pytest.raises(InvalidArgumentError, match=r"nadi\.StreamManager"):
+    with pytest.raises(InvalidArgumentError):
         play(object.__new__(aio.StreamManager), scope, "other")  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("anywidget")
-def test_a_widget_of_a_closed_client_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_widget_of_a_closed_client_refuses_requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     with nadi.embedded(tmp_path) as server:
         with StreamManager(server.controller_uri) as manager:
             manager.create_scope("home")
             manager.create_stream("home", "meters")
             widget = nadi.notebook.play(manager, "home", "meters")
-        told = Told(widget, monkeypatch)
-        told.say(kind="known", id="a")
-        ((head, body),) = told.messages
+        sent = Messages(widget, monkeypatch)
+        sent.say(kind="known", id="a")
+        ((head, body),) = sent.messages
         assert head == {"id": "a", "kind": "refused"}
         assert (body["status"], "open another" in body["error"]) == (400, True)
         widget.close()

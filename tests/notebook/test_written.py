@@ -1,4 +1,4 @@
-"""The guide's own lines do what they say."""
+"""The guide's code runs as described."""
 
 from __future__ import annotations
 

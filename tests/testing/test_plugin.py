@@ -1,4 +1,4 @@
-"""What pytest loads in every run costs next to nothing, and nadi itself never asks for pytest."""
+"""The pytest plugin is cheap to load, and nadi doesn't need pytest."""
 
 from __future__ import annotations
 

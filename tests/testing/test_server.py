@@ -1,4 +1,4 @@
-"""The server that tests may kill: its address and its data stay, and clients go on."""
+"""The restartable server keeps its address and data, and clients continue."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_kill_and_start_again(nadi_server: RestartableServer, nadi_manager: Stre
     end = fill_stream(nadi_manager, nadi_scope, "s", [b"a", b"b"], "k")
     nadi_server.kill()
     assert not nadi_server.is_running
-    with pytest.raises(UnavailableError, match="start"):
+    with pytest.raises(UnavailableError):
         nadi_server.kill()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     nadi_server.start()
-    with pytest.raises(ConflictError, match="runs already"):
+    with pytest.raises(ConflictError):
         nadi_server.start()
     assert nadi_server.controller_uri == uri
     assert nadi_server.pid != pid
@@ -51,25 +51,25 @@ def test_it_comes_back_after_a_block_that_fails(nadi_server: RestartableServer) 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "subject"),
     [
-        ("NADI_LIMITS", "no_such_limit=1", "NADI_LIMITS: there is no limit NO_SUCH_LIMIT"),
-        ("NADI_LIMITS", "queue_max_bytes=many", "NADI_LIMITS: QUEUE_MAX_BYTES is to be a whole number"),
-        ("NADI_LOG", "LOUD", "NADI_LOG can't be 'LOUD'"),
+        ("NADI_LIMITS", "no_such_limit=1", "NADI_LIMITS.*NO_SUCH_LIMIT"),
+        ("NADI_LIMITS", "queue_max_bytes=many", "NADI_LIMITS.*QUEUE_MAX_BYTES"),
+        ("NADI_LOG", "LOUD", "NADI_LOG.*'LOUD'"),
     ],
 )
-def test_a_wrong_environment_is_told_in_one_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, value: str, said: str
+def test_invalid_environment_raises(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, value: str, subject: str
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^{said}"):
+    with pytest.raises(InvalidArgumentError, match=f"^{subject}"):
         nadi.embedded(tmp_path / "data", environment={name: value})
-    with pytest.raises(InvalidArgumentError, match=f"^{said}"):
+    with pytest.raises(InvalidArgumentError, match=f"^{subject}"):
         RestartableServer(tmp_path / "data", environment={name: value})
     assert capfd.readouterr() == ("", "")
     assert not (tmp_path / "data").exists()
 
 
-def test_a_temporary_folder_goes_and_a_given_one_stays(tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_and_given_folder_stays(tmp_path: Path) -> None:
     with RestartableServer() as server:
         folder, pid = server.folder, server.pid
         assert folder.exists()
@@ -82,7 +82,7 @@ def test_a_temporary_folder_goes_and_a_given_one_stays(tmp_path: Path) -> None:
     assert (tmp_path / "data").exists()
 
 
-def test_whatever_waits_for_a_dead_server_says_so_in_time(nadi_server: RestartableServer, nadi_scope: str) -> None:
+def test_waits_for_a_dead_server_time_out(nadi_server: RestartableServer, nadi_scope: str) -> None:
     uri = nadi_server.controller_uri
     with StreamManager(uri) as manager, StreamManager(uri, timeout=1) as hasty:
         for stream in ("st", "state"):

@@ -1,4 +1,4 @@
-"""Filling, reading and waiting in one call."""
+"""Helpers that fill, read and await events."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_waiting_for_events(nadi_manager: StreamManager, nadi_scope: str) -> Non
     assert await_events(nadi_manager, nadi_scope, "s", 2, start=start, serializer=Json()) == [1, 2]
     later.join()
 
-    def told() -> str:
-        with pytest.raises(RequestTimeoutError) as error:
+    def message() -> str:
+        with pytest.raises(RequestTimeoutError) as raised:
             await_events(nadi_manager, nadi_scope, "s", 5, timeout=0.5)
-        return str(error.value)
+        return str(raised.value)
 
-    until(lambda: "4 of 5 events came" in told())  # a slow machine may read fewer in so short a time
+    until(lambda: message().startswith("4 of 5 "))  # a slow machine may read fewer in so short a time
     nadi_manager.seal_stream(nadi_scope, "s")
-    with pytest.raises(RequestTimeoutError, match="4 of 5 events came"):
+    with pytest.raises(RequestTimeoutError):
         await_events(nadi_manager, nadi_scope, "s", 5)

@@ -1,6 +1,6 @@
-"""Errors over the wire: each of nadi's comes back as itself, or as what it is a kind of, or is never sent.
+"""Errors over the wire: each returns as itself, or as a base class of it, or is never sent.
 
-The three lists hold every public error and every command: one that is added must be put into one of them.
+The three lists contain every public error and every command: new ones must be added to one of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NEVER: list[type[e.NadiError]] = [
     # a server's, when it starts
     e.StoreError,
 ]  # fmt: skip
-OF_SERVER = [  # it says no more than that it can't say, by ending the connection
+OF_SERVER = [  # the server only closes the connection
     e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakenError, e.DataFolderVersionError, e.CorruptLogError,
     e.DamagedStateError,
 ]  # fmt: skip
@@ -80,7 +80,7 @@ REFUSALS: list[tuple[wire.Command, type[e.NadiError]]] = [
     (wire.ConditionalCheckFailed(W, 3, 1), e.ConditionFailedError),
     (wire.InvalidEventNumber(W, 1, "", 3), e.UnavailableError),
     (wire.OperationUnsupported(1, "mergeSegments"), e.InvalidArgumentError),
-    (wire.AuthTokenCheckFailed(1), e.PermissionDeniedError),  # unspecified, as of an old server
+    (wire.AuthTokenCheckFailed(1), e.PermissionDeniedError),  # unspecified, from an old server
     (wire.AuthTokenCheckFailed(1, "", 0), e.PermissionDeniedError),
     (wire.AuthTokenCheckFailed(1, "", 1), e.TokenExpiredError),
     (wire.ErrorMessage(1, S, "unspecified", -1), e.UnavailableError),
@@ -102,7 +102,7 @@ APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.C
 
 
 def over_the_wire(error: Exception) -> e.NadiError | None:
-    """What a client raises where the server of segment S met `error` at offset AT."""
+    """Return the error that a client raises if the server of segment S raised `error` at offset AT."""
     decoder = Decoder(1 << 16)
     frame = encode(error_reply(error, 7, S, AT))
     decoder.get_buffer(len(frame))[: len(frame)] = frame
@@ -111,23 +111,23 @@ def over_the_wire(error: Exception) -> e.NadiError | None:
 
 
 @pytest.mark.parametrize("error", SAME, ids=lambda error: type(error).__name__)
-def test_an_error_comes_back_as_it_was(error: e.NadiError) -> None:
+def test_error_round_trips(error: e.NadiError) -> None:
     found = over_the_wire(error)
     assert type(found) is type(error)
     assert vars(found) == vars(error)
 
 
 @pytest.mark.parametrize(("error", "kind"), BECOMES, ids=lambda part: getattr(part, "__name__", type(part).__name__))
-def test_an_error_comes_back_as_one_of_its_family(error: e.NadiError, kind: type[e.NadiError]) -> None:
+def test_error_returns_as_its_family(error: e.NadiError, kind: type[e.NadiError]) -> None:
     found = over_the_wire(error)
     assert type(found) is kind
     assert isinstance(error, kind)
     if kind is e.InvalidArgumentError:
-        assert str(error) in str(found), "the reason is told"
+        assert str(error) in str(found), "the message has the reason"
 
 
 @pytest.mark.parametrize("kind", NEVER + OF_SERVER, ids=lambda kind: kind.__name__)
-def test_the_protocol_has_no_word_for_it(kind: type[e.NadiError]) -> None:
+def test_unmapped_error_is_raised(kind: type[e.NadiError]) -> None:
     error = kind.__new__(kind, "for the server's log alone")
     with pytest.raises(e.UnavailableError if kind in OF_SERVER else kind):
         error_reply(error, 7, S)
@@ -139,7 +139,7 @@ def test_every_error_is_in_one_list() -> None:
 
 
 def test_errors_of_a_tables_server() -> None:
-    """They tell official clients more than they tell ours, which never ask for a table's length."""
+    """Official clients use these for a table's length; nadi's client never queries it."""
     assert type(over_the_wire(KeyNotFoundError("the key is absent"))) is e.ConditionFailedError
     assert error_reply(KeyNotFoundError("the key is absent"), 7, S) == wire.TableKeyDoesNotExist(7, S)
     assert error_reply(TableLengthError(40), 7, S) == wire.SegmentIsTruncated(7, S, 40)
@@ -158,7 +158,7 @@ def test_every_reply_is_an_answer_or_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS, ids=lambda kind: kind.__name__)
-def test_an_answer_is_no_error(kind: type[wire.Command]) -> None:
+def test_answer_is_not_an_error(kind: type[wire.Command]) -> None:
     fields = [None] * len(kind.__struct_fields__)
     assert error_of(kind(*fields)) is None
 

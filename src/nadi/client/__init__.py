@@ -1,6 +1,6 @@
-"""The client: scopes, streams, writers, readers, transactions, tables.
+"""The blocking client: scopes, streams, writers, readers, transactions, tables.
 
-This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
+`nadi.client.aio` has the same classes for asyncio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values and constants that both faces of the client have, each exported once."""
+"""Values and constants shared by the blocking and the asyncio client."""
 
 from __future__ import annotations
 

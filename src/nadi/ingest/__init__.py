@@ -1,1 +1,1 @@
-"""Data over HTTP: what a request's body holds, and how it is written, once where its sender names the request."""
+"""Ingest over HTTP: parses request bodies and writes their events, once for requests with an idempotency key."""

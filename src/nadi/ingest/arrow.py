@@ -1,8 +1,8 @@
-"""Arrow in requests: the column `event` of an IPC stream, and its column `key`, in types that a writer takes.
+"""Parser of Arrow IPC streams in requests: returns the columns `event` and `key`, in types that a writer accepts.
 
-All is checked by its sizes before anything is as large as these say: buffers may be compressed, views name the same
-bytes over and over, and rows of no width cost nothing. Dictionaries aren't taken: each of a stream's batches may have
-one of its own that has all of those before it, which nobody can measure but by reading them.
+Sizes are checked before memory is allocated: buffers may be compressed, views may repeat the same bytes, and rows of
+width 0 cost nothing. Dictionaries are rejected: each batch may replace or extend them, so that their size is unknown
+before they are read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _COLUMNS = "the columns have more than {:,} bytes: send fewer events"
 
 
 def columns_of(body: bytes, *, has_key: bool) -> tuple[list[bytes] | pa.ChunkedArray, list[str | None] | None]:
-    """Its events, and their keys if it has any. has_key: the request says which key they all have.
+    """Return the body's events, and their keys, if any; InvalidArgumentError.
 
-    InvalidArgumentError says what is wrong.
+    has_key: the request names one key for all events.
     """
     try:
         if sum(_buffer_sizes(body)) > INGEST_BODY_MAX_BYTES:
@@ -34,14 +34,14 @@ def columns_of(body: bytes, *, has_key: bool) -> tuple[list[bytes] | pa.ChunkedA
             _check(reader.schema, has_key=has_key)
             table = reader.read_all()
         if len(table) > INGEST_EVENTS_MAX:
-            raise InvalidArgumentError(f"{len(table):,} events in one request: send {INGEST_EVENTS_MAX:,} at most")
+            raise InvalidArgumentError(f"the request has {len(table):,} events: send at most {INGEST_EVENTS_MAX:,}")
         table.validate(full=True)
         columns = dict(zip(table.column_names, map(_storage, table.columns), strict=True))
         for column in columns.values():
             _check_views(column)
     except InvalidArgumentError:
         raise
-    except (ValueError, NotImplementedError, OSError, struct.error) as error:  # of names that are not UTF-8, say
+    except (ValueError, NotImplementedError, OSError, struct.error) as error:  # such as names that aren't UTF-8
         raise InvalidArgumentError(f"the body is not an Arrow IPC stream: {error}") from None
     return _events(columns["event"]), columns["key"].to_pylist() if "key" in columns else None
 
@@ -51,23 +51,25 @@ def _storage_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without its extension: JSON's is one of texts."""
+    """Return the column as its storage type, which is text for the JSON extension."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _check(schema: pa.Schema, *, has_key: bool) -> None:
-    wanted = {"event"} if has_key else {"event", "key"}
-    if unknown := sorted(set(schema.names) - wanted):
-        raise InvalidArgumentError(f"the column {unknown[0][:40]!r} has no meaning here: there are event and key")
+    allowed = {"event"} if has_key else {"event", "key"}
+    if unknown := sorted(set(schema.names) - allowed):
+        raise InvalidArgumentError(f"unknown column {unknown[0][:40]!r}: send only {', '.join(sorted(allowed))}")
     if schema.names.count("event") != 1 or schema.names.count("key") > 1:
-        raise InvalidArgumentError("the body has no column `event`, of binaries or strings, or several")
+        raise InvalidArgumentError(
+            "the body must have one column `event`, of binaries or strings, and at most one `key`"
+        )
     kind = _storage_type(schema.field("event").type)
     if not _is_of(kind, *_BYTES, *_TEXTS, pa.types.is_binary_view):
-        raise InvalidArgumentError(f"the column `event` is of binaries or strings, not {kind}: cast or encode it first")
+        raise InvalidArgumentError(f"the column `event` has type {kind}: cast or encode it to binary or string first")
     if "key" in schema.names and not _is_of(kind := _storage_type(schema.field("key").type), *_TEXTS, pa.types.is_null):
-        raise InvalidArgumentError(f"the column `key` is of strings, not {kind}: cast it first")
+        raise InvalidArgumentError(f"the column `key` has type {kind}: cast it to string first")
 
 
 def _is_of(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
@@ -76,16 +78,16 @@ def _is_of(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
 
 def _events(events: pa.ChunkedArray) -> list[bytes] | pa.ChunkedArray:
     if events.null_count:
-        raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
+        raise InvalidArgumentError(f"{events.null_count:,} events are null: drop or fill them first")
     if _is_of(events.type, *_BYTES):
         return events
-    if _is_of(events.type, *_VIEWS):  # one by one, as keys: a cast follows also what is null, which nobody has checked
+    if _is_of(events.type, *_VIEWS):  # one by one, as keys: a cast also follows null views, which aren't validated
         return [event.encode() if isinstance(event, str) else event for event in events.to_pylist()]
     return events.cast(pa.large_binary())
 
 
 def _check_views(column: pa.ChunkedArray) -> None:
-    """Views may have any number of texts in the same bytes."""
+    """Limit the total size of views, which may repeat the same bytes."""
     if not _is_of(column.type, *_VIEWS):
         return
     size = 0
@@ -96,27 +98,26 @@ def _check_views(column: pa.ChunkedArray) -> None:
         raise InvalidArgumentError(_COLUMNS.format(INGEST_BODY_MAX_BYTES))
 
 
-# --- what buffers have once they are unpacked: pyarrow says it only when they are ------------------
+# --- sizes of decompressed buffers, which pyarrow reports only after decompression ------------------
 
 
 def _buffer_sizes(body: bytes) -> Iterator[int]:
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type == "dictionary":
             raise InvalidArgumentError(
-                "a column is dictionary-encoded (a categorical), and `event` and `key` are of binaries or strings: "
-                "cast it first"
+                "a column is dictionary-encoded (a categorical): cast `event` and `key` to binary or string first"
             )
         if message.type == "record batch":
             yield from _of_batch(message.metadata, message.body)
 
 
 def _of_batch(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
-    """Of a compressed buffer, the size that it begins with, by which its room is measured; -1 there if it isn't."""
+    """Yield the buffers' sizes; a compressed buffer starts with its decompressed size, or -1 if stored raw."""
     head = memoryview(metadata)
     table = _follow(head, 0)
     at = _field(head, table, 2)
     if at is None:
-        raise struct.error("a batch has no head")
+        raise struct.error("the head of a batch is missing")
     batch = _follow(head, at)
     buffers, compression = _field(head, batch, 2), _field(head, batch, 3)
     if buffers is None:
@@ -133,7 +134,7 @@ def _follow(head: memoryview, at: int) -> int:
 
 
 def _field(head: memoryview, table: int, slot: int) -> int | None:
-    """Where a table has a field, None if it has its default."""
+    """Return the position of a table's field, or None if it has its default."""
     (back,) = struct.unpack_from("<i", head, table)
     (size,) = struct.unpack_from("<H", head, table - back)
     if 4 + 2 * slot >= size:

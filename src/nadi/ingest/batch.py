@@ -1,8 +1,7 @@
-"""What a request's body holds: its events, and their keys. By its content type; nothing is written of a body with a
-mistake in it.
+"""Parser of request bodies by content type: returns events and keys; a mistake anywhere rejects the entire body.
 
-- JSON lines: each line is an event, as it came, but for halves of characters; with `key-field` a field is its key.
-- Arrow: a stream with a column `event`, and one `key` if they have keys.
+- JSON lines: each line is an event, verbatim except for unpaired surrogates; with `key-field`, a field is its key.
+- Arrow: a stream with a column `event`, and optionally a column `key`.
 - CloudEvents: structured, batched and binary. Each is stored as a structured CloudEvent in JSON, and the extension
   `partitionkey` is its routing key.
 - anything else: one event.
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def structured(body: bytes) -> list[tuple[bytes, str | None]]:
-    """One event: the body as it came."""
+    """Return the body as one event, verbatim."""
     return [_event(with_whole_characters(body), "the event")]
 
 
 def batched(body: bytes) -> list[tuple[bytes, str | None]]:
-    """The events of a JSON array, each as it came."""
+    """Return the events of a JSON array, each verbatim."""
     try:
         events = elements_of(body)
     except InvalidArgumentError as error:
@@ -43,7 +42,7 @@ def batched(body: bytes) -> list[tuple[bytes, str | None]]:
 
 
 def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
-    """Attributes that are headers, and data that is the body: put together as one event."""
+    """Combine attributes in headers and data in the body into one event."""
     event: dict[str, Any] = {
         _attribute(name): header_text(name, value) for name, value in sent.headers.items() if name.startswith(PREFIX)
     }
@@ -63,32 +62,32 @@ def _attribute(header: str) -> str:
     name = header.removeprefix(PREFIX)
     if not (name.isascii() and name.isalnum()) or name in ("data", "datacontenttype"):
         raise InvalidArgumentError(
-            f"the header {header[:40]!r} is none of a CloudEvent: attributes are letters and digits, its data is the "
-            "body, and of the Content-Type that this has"
+            f"{header[:40]!r} is not a CloudEvents header: attribute names have letters and digits; send the data as "
+            "the body, with its Content-Type"
         )
     return name
 
 
-def _event(text: bytes, what: str) -> tuple[bytes, str | None]:
-    """An event, and its routing key; InvalidArgumentError unless it is a CloudEvent."""
+def _event(text: bytes, subject: str) -> tuple[bytes, str | None]:
+    """Return an event and its routing key; InvalidArgumentError unless it is a CloudEvent."""
     try:
         fields = fields_of(text)
     except NotJsonError as error:
-        raise InvalidArgumentError(f"{what} is {error}") from None
-    check(fields, what)
-    check_data(fields, what)
-    return text, key_from(fields, "partitionkey", what)
+        raise InvalidArgumentError(f"{subject} is {error}") from None
+    check(fields, subject)
+    check_data(fields, subject)
+    return text, key_from(fields, "partitionkey", subject)
 
 
 KEY_HEADER = "nadi-routing-key"
 _JSON_LINES = {NDJSON, "application/jsonl", "application/x-jsonlines", "application/jsonlines"}
 _PARAMETERS = {"key", "key-field"}
-_TOO_MANY = "{:,} events in one request: send {:,} at most"
+_TOO_MANY = "the request has {:,} events: send at most {:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """keys: one for all, one for each, or None. rejected: what isn't among the events, where such is rejected alone."""
+    """The events of a request. keys: one for all, one for each, or None. rejected: records left out, for OTLP."""
 
     events: list[bytes] | pa.ChunkedArray
     keys: str | list[str | None] | None
@@ -99,9 +98,9 @@ class IngestBatch:
 
 
 def batch_of(sent: Sent) -> IngestBatch:
-    """InvalidArgumentError says what is wrong, and where."""
+    """Parse a request; InvalidArgumentError names the position of the mistake."""
     if unknown := sorted(sent.query.keys() - _PARAMETERS):
-        raise InvalidArgumentError(f"there is no parameter {unknown[0][:40]!r} here: there are key and key-field")
+        raise InvalidArgumentError(f"unknown parameter {unknown[0][:40]!r}: use key or key-field")
     key, field = sent.query.get("key", _key_of_header(sent)), sent.query.get("key-field")
     batch = _batch(sent, key, field)
     if len(batch) > INGEST_EVENTS_MAX:
@@ -114,14 +113,14 @@ def _key_of_header(sent: Sent) -> str | None:
     try:
         return None if key is None else key.encode("latin-1").decode()
     except UnicodeDecodeError:
-        raise InvalidArgumentError("the header Nadi-Routing-Key is not UTF-8: send the key so, or as ?key=") from None
+        raise InvalidArgumentError("the header Nadi-Routing-Key is not UTF-8: encode it so, or send ?key=") from None
 
 
 def _batch(sent: Sent, key: str | None, field: str | None) -> IngestBatch:
     if field is not None and sent.media not in _JSON_LINES:
-        raise InvalidArgumentError(f"key-field has no effect here: it is for lines sent as Content-Type: {NDJSON}")
+        raise InvalidArgumentError(f"key-field requires lines of JSON, sent as Content-Type: {NDJSON}")
     if field is not None and key is not None:
-        raise InvalidArgumentError("key and key-field both say which key the lines have: give one of them")
+        raise InvalidArgumentError("key and key-field exclude each other: send one of them")
     if sent.media in _JSON_LINES:
         return _lines(sent.body, key, field)
     if sent.media == ARROW:
@@ -130,19 +129,19 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> IngestBatch:
         events, keys = columns_of(sent.body, has_key=key is not None)
         return IngestBatch(events, key if keys is None else keys)
     if sent.media == STRUCTURED:
-        found = structured(sent.body)
+        keyed = structured(sent.body)
     elif sent.media == BATCH:
-        found = batched(sent.body)
+        keyed = batched(sent.body)
     elif "ce-specversion" in sent.headers:
-        found = from_binary(sent)
+        keyed = from_binary(sent)
     elif len(sent.body) > MAX_EVENT_BYTES:
         raise EventTooLargeError(len(sent.body), MAX_EVENT_BYTES)
     else:
         return IngestBatch([sent.body], key)
-    keys = [own for _, own in found]
-    if key is not None and any(own is not None for own in keys):
-        raise InvalidArgumentError("the events have partition keys of their own: leave the key out")
-    return IngestBatch([event for event, _ in found], keys if key is None else key)
+    keys = [partition_key for _, partition_key in keyed]
+    if key is not None and any(partition_key is not None for partition_key in keys):
+        raise InvalidArgumentError("the events have partition keys: leave out the key")
+    return IngestBatch([event for event, _ in keyed], keys if key is None else key)
 
 
 def _lines(body: bytes, key: str | None, field: str | None) -> IngestBatch:

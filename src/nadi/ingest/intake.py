@@ -1,13 +1,13 @@
-"""HttpIntake: the client that writes what comes over HTTP, beside the server that took it.
+"""HttpIntake: writes events received over HTTP through clients of the same server.
 
-For each caller it has a client with the caller's credentials, which goes to this server's own ports, as any other
-would: so tokens, permissions, scaling and the way to other servers of a cluster are as for every writing client.
-Requests with an Idempotency-Key are written by `Once`; all others by a writer that is kept for the stream.
+Each caller gets a client with the caller's credentials that connects to this server's public ports, so tokens,
+permissions, scaling and routing in a cluster work as for every writing client. Requests with an Idempotency-Key are
+written by `Once`; all others by a cached writer of the stream.
 
-A request with an Idempotency-Key is written once, however often it is sent, to whichever server. The key makes a
-writer's id, and a fingerprint of the request the one number of all its events; so a segment says, for each key, whether
-a request with it wrote there, and whether it was this one (docs/decisions/0028). Nothing about it is kept in memory, so
-it holds across restarts and servers.
+A request with an Idempotency-Key is written once, however often it is sent, and to whichever server. The key determines
+a writer id, and a fingerprint of the request is the event number of all its events. So each segment records whether a
+request with the key wrote there, and whether it was the same request (docs/decisions/0028). No memory is involved, so
+this works across restarts and servers.
 """
 
 from __future__ import annotations
@@ -47,37 +47,37 @@ from nadi.model.keyspace import key_position
 
 
 def numbered(batch: IngestBatch, sent: Sent, name: str) -> list[NumberedEvent]:
-    """A request's events with the number that stands for it; those without a key go where `name` does, all together."""
+    """Number a request's events with its fingerprint; events without a key are routed by `name`."""
     number, spare = _fingerprint(sent), key_position(name)
     events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
-    if (size := sum(map(len, events))) > INGEST_BODY_MAX_BYTES:  # those of a segment are one append
+    if (size := sum(map(len, events))) > INGEST_BODY_MAX_BYTES:  # all events of a segment are one append
         raise InvalidArgumentError(
-            f"the events have {size:,} bytes, and with an Idempotency-Key at most {INGEST_BODY_MAX_BYTES:,}: send "
+            f"the events have {size:,} bytes; the limit with an Idempotency-Key is {INGEST_BODY_MAX_BYTES:,}: send "
             "fewer at a time"
         )
     keys = batch.keys
     if keys is None or isinstance(keys, str):
         position = spare if keys is None else key_position(keys)
         return [NumberedEvent(number, position, event) for event in events]
-    known: dict[str | None, float] = {None: spare}
-    found = []
+    positions: dict[str | None, float] = {None: spare}
+    numbered_events = []
     for event, key in zip(events, keys, strict=True):
-        if key is not None and key not in known:
-            known[key] = key_position(key)
-        found.append(NumberedEvent(number, known[key], event))
-    return found
+        if key is not None and key not in positions:
+            positions[key] = key_position(key)
+        numbered_events.append(NumberedEvent(number, positions[key], event))
+    return numbered_events
 
 
 def _fingerprint(sent: Sent) -> int:
-    told = [sent.media, sent.query.get("key"), sent.query.get("key-field"), sent.headers.get(KEY_HEADER)]
-    told += sorted(f"{name}: {value}" for name, value in sent.headers.items() if name.startswith("ce-"))
-    digest = hashlib.sha256(repr(told).encode())
+    identifying = [sent.media, sent.query.get("key"), sent.query.get("key-field"), sent.headers.get(KEY_HEADER)]
+    identifying += sorted(f"{name}: {value}" for name, value in sent.headers.items() if name.startswith("ce-"))
+    digest = hashlib.sha256(repr(identifying).encode())
     digest.update(sent.body)
     return int.from_bytes(digest.digest()[:8], "big") >> 1  # not negative
 
 
 class Once:
-    """What one caller writes so."""
+    """The idempotent writes of one caller."""
 
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
@@ -86,11 +86,11 @@ class Once:
         self._setups = 0
 
     async def write(self, stream: StreamName, name: str, events: list[NumberedEvent]) -> None:
-        """Return once the events of the request of that name are stored; ConflictError if it was another request's."""
+        """Store the events of the request with that key; ConflictError if another request used the key."""
         turn = self._turns.get((stream, name))
         if turn is None:
             turn = self._turns[stream, name] = asyncio.Lock()
-        async with turn:  # two at a time would end each other's session
+        async with turn:  # concurrent writers with one id would end each other's session
             shape, since = await self._shape(stream)
             writer = IdempotentWriter(
                 shape,
@@ -105,7 +105,7 @@ class Once:
                 self._shapes.pop(stream, None)
                 if type(error) is ConflictError:
                     raise ConflictError(
-                        f"the Idempotency-Key {name[:60]!r} was used for other data of this stream: take a new one"
+                        f"the Idempotency-Key {name[:60]!r} was used for other data in this stream: choose a new one"
                     ) from None
                 raise
             except NadiError:
@@ -115,19 +115,19 @@ class Once:
                 writer.close()
 
     async def _shape(self, stream: StreamName) -> tuple[StreamShape, int]:
-        """The stream's, and the epoch since which a request may have been written before."""
-        found = self._shapes.get(stream)
-        if found is None:
+        """Return the stream's shape, and the first epoch to search for earlier writes of a request."""
+        cached = self._shapes.get(stream)
+        if cached is None:
             shape = StreamShape(self._stores, *stream)
             since = await epoch_at(shape, max(0, round((time.time() - INGEST_REMEMBERED_S) * 1000)))
-            found = self._shapes[stream] = shape, since
-        return found
+            cached = self._shapes[stream] = shape, since
+        return cached
 
     def _purpose(self) -> str:
-        """Names the connections: a server limits how many writers are set up on one, so there are new ones at times."""
+        """Name the connections to use; they are replaced periodically, because a server limits the writers of each."""
         turn, self._setups = self._setups // INGEST_SETUPS, self._setups + 1
         if self._setups % INGEST_SETUPS == 1 and turn > 1:
-            self._stores.release(f"once {turn - 2}")  # nothing is on its way there any more
+            self._stores.release(f"once {turn - 2}")  # its requests have ended
         return f"once {turn}"
 
 
@@ -135,7 +135,7 @@ _KEY = "idempotency-key"
 
 
 class _IntakeCaller:
-    """What is kept for one caller: its writers, and what it writes once."""
+    """The cached writers and idempotent writes of one caller."""
 
     def __init__(self, manager: StreamManager) -> None:
         self.once = Once(stores_of(manager))
@@ -143,7 +143,7 @@ class _IntakeCaller:
         self._writers: OrderedDict[StreamName, asyncio.Task[EventWriter]] = OrderedDict()
 
     async def writer(self, stream: StreamName) -> EventWriter:
-        """The stream's. NadiError if there is none."""
+        """Return the stream's writer; NadiError."""
         task = self._writers.get(stream)
         if task is None:
             if len(self._writers) >= INGEST_STREAMS:
@@ -154,7 +154,7 @@ class _IntakeCaller:
         return await asyncio.shield(task)
 
     def forget(self, stream: StreamName) -> None:
-        """The next request gets another writer; this one ends once it has stored what it has."""
+        """Drop the stream's writer, which closes after storing its pending events."""
         task = self._writers.pop(stream, None)
         if task is not None:
             task.add_done_callback(_end)
@@ -167,7 +167,7 @@ def _end(opened: asyncio.Task[EventWriter]) -> None:
     if not opened.cancelled() and opened.exception() is None:
 
         async def close() -> None:
-            with suppress(NadiError):  # who wrote knows
+            with suppress(NadiError):  # reported to the requests that wrote
                 await opened.result().close(INGEST_ANSWER_S)
 
         task = asyncio.get_running_loop().create_task(close())
@@ -176,8 +176,7 @@ def _end(opened: asyncio.Task[EventWriter]) -> None:
 
 
 class HttpIntake:
-    """The `Intake` of a server. clients: of this server itself, for its callers. asks: whether callers have to say who
-    they are."""
+    """The `Intake` of a server. clients: loopback clients by credentials. asks: whether callers must authenticate."""
 
     def __init__(self, clients: OwnClients, *, asks: bool) -> None:
         self._clients, self._asks = clients, asks
@@ -189,7 +188,7 @@ class HttpIntake:
         return len(await self._write(stream, sent, batch_of))
 
     async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
-        from nadi.ingest.otlp import records_of  # few servers are sent any
+        from nadi.ingest.otlp import records_of  # few servers receive any
 
         return (await self._write(stream, sent, records_of)).rejected
 
@@ -227,12 +226,12 @@ async def _stored(caller: _IntakeCaller, stream: StreamName, batch: IngestBatch)
             await (await writer.write_many(batch.events, batch.keys))
     except TimeoutError as error:
         raise UnavailableError(
-            f"not everything was stored within {INGEST_ANSWER_S:.0f} s, and it may be yet: with an Idempotency-Key "
-            "you can send it again"
+            f"not all events were stored within {INGEST_ANSWER_S:.0f} s, and some still may be: use an "
+            "Idempotency-Key to retry safely"
         ) from error
     except NadiError as error:
         if not isinstance(error, InvalidArgumentError):
-            caller.forget(stream)  # it may be sealed, or have been made anew
+            caller.forget(stream)  # the stream may be sealed or recreated
         raise
 
 
@@ -240,6 +239,6 @@ def _name(sent: Sent) -> str | None:
     name = sent.headers.get(_KEY)
     if name is not None and not (0 < len(name) <= IDEMPOTENCY_KEY_MAX_CHARS and name.isprintable()):
         raise InvalidArgumentError(
-            f"an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX_CHARS} printable characters: a UUID, say"
+            f"an Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_MAX_CHARS} printable characters, such as a UUID"
         )
     return name

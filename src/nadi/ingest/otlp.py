@@ -1,10 +1,9 @@
-"""Log records of an OTLP request as events: each a JSON object of its own, with what its resource and scope say.
+"""Conversion of an OTLP request's log records to events: a JSON object each, with its resource and scope.
 
-The routing key is the resource's `service.name`, so that the records of a service keep their order. Both forms that
-OTLP has become the same, byte for byte: protobuf is read by field, JSON by its names, with the types that protobuf has.
-Values lose their OTLP wrapping: {"stringValue": "a"} is "a", bytes are base64, and the ids of traces and spans are hex.
-A number that JSON lacks is the text that protobuf's JSON has for it, "NaN". A record that can't be one is rejected
-alone.
+The routing key is the resource's `service.name`, so that the records of a service keep their order. Protobuf and JSON
+requests give identical events, byte for byte; JSON fields must have protobuf's types. Values lose their OTLP wrapping:
+{"stringValue": "a"} becomes "a", bytes are base64, and ids of traces and spans are hex. Numbers that JSON lacks become
+strings, as in protobuf's JSON: "NaN". Only invalid records are rejected.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SEVERITIES = {
 
 
 def records_of(sent: Sent) -> IngestBatch:
-    """InvalidArgumentError says what is wrong with the request, or with all of its records."""
+    """Convert a request's records; InvalidArgumentError if the request, or each of its records, is invalid."""
     if sent.media == PROTOBUF:
         request = _parsed(sent.body)
     elif sent.media == JSON:
@@ -55,7 +54,7 @@ def records_of(sent: Sent) -> IngestBatch:
     problem = ""
     for number, (resource, scope, record) in enumerate(_records(request), 1):
         if number > INGEST_EVENTS_MAX:
-            raise InvalidArgumentError(f"more than {INGEST_EVENTS_MAX:,} records in one request: send fewer at a time")
+            raise InvalidArgumentError(f"the request has more than {INGEST_EVENTS_MAX:,} records: send fewer at a time")
         try:
             key, values = resource()
             event = msgspec.json.encode(_record(record, values, scope()))
@@ -69,8 +68,8 @@ def records_of(sent: Sent) -> IngestBatch:
         size += len(event)
         if size > OTLP_EVENTS_MAX_BYTES:
             raise InvalidArgumentError(
-                f"the records have more than {OTLP_EVENTS_MAX_BYTES:,} bytes, each with its resource and scope: send "
-                "fewer at a time"
+                f"the records, each with its resource and scope, exceed {OTLP_EVENTS_MAX_BYTES:,} bytes: send fewer at "
+                "a time"
             )
     if problem and not events:
         raise InvalidArgumentError(problem)
@@ -89,37 +88,37 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _as_json(message: Message) -> dict[str, Any]:
-    """A message as OTLP's JSON has it; what isn't set is absent."""
-    found: dict[str, Any] = {}
+    """Convert a message to OTLP's JSON, without unset fields."""
+    values: dict[str, Any] = {}
     for field, value in message.ListFields():
         if isinstance(value, Message):
-            found[field.json_name] = _as_json(value)
+            values[field.json_name] = _as_json(value)
         elif field.message_type is not None:
-            found[field.json_name] = [_as_json(one) for one in value]
+            values[field.json_name] = [_as_json(element) for element in value]
         elif field.json_name in ("traceId", "spanId"):
-            found[field.json_name] = value.hex()
+            values[field.json_name] = value.hex()
         elif isinstance(value, bytes):
-            found[field.json_name] = base64.b64encode(value).decode()
+            values[field.json_name] = base64.b64encode(value).decode()
         elif isinstance(value, float) and not math.isfinite(value):
-            found[field.json_name] = "NaN" if math.isnan(value) else _NOT_NUMBERS[1 + (value < 0)]
+            values[field.json_name] = "NaN" if math.isnan(value) else _NOT_NUMBERS[1 + (value < 0)]
         else:
-            found[field.json_name] = value
-    return found
+            values[field.json_name] = value
+    return values
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
-    """By Python's own decoder: it takes all that is JSON, such as 1e400, so one value can't cost the other records."""
+    """Decode with the standard library, which accepts all JSON, such as 1e400: msgspec would reject all records."""
     try:
-        found = json.loads(with_whole_characters(body).decode(), parse_constant=_refuse)
+        request = json.loads(with_whole_characters(body).decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the body is not OTLP in JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise InvalidArgumentError("the body is not OTLP in JSON: it is not an object")
-    return found
+    return request
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON: a double that isn't a number is sent as the string {constant!r}")
+    raise ValueError(f"{constant} is not JSON: send it as the string {constant!r}")
 
 
 _Resource = tuple[str | None, dict[str, Any]]  # its routing key, and its attributes
@@ -128,7 +127,7 @@ _Resource = tuple[str | None, dict[str, Any]]  # its routing key, and its attrib
 def _records(
     request: dict[str, Any],
 ) -> Iterator[tuple[Callable[[], _Resource], Callable[[], dict[str, Any]], Any]]:
-    """Each record with what makes its resource and its scope: InvalidArgumentError, if these can't be."""
+    """Yield each record with functions that return its resource and scope, or raise InvalidArgumentError."""
     for of_resource in _objects(request, "resourceLogs"):
         resource = _once(_resource, of_resource)
         for of_scope in _objects(of_resource, "scopeLogs"):
@@ -137,10 +136,10 @@ def _records(
                 yield resource, scope, record
 
 
-def _once(make: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Callable[[], Any]:
-    """What returns what is made, or raises why it can't be, the same each time."""
+def _once(make: Callable[[dict[str, Any]], Any], message: dict[str, Any]) -> Callable[[], Any]:
+    """Call `make` once, and return a function that repeats its result or its InvalidArgumentError."""
     try:
-        made = make(given)
+        result = make(message)
     except InvalidArgumentError as error:
         reason = str(error)
 
@@ -148,7 +147,7 @@ def _once(make: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Calla
             raise InvalidArgumentError(reason)
 
         return fail
-    return lambda: made
+    return lambda: result
 
 
 def _resource(of_resource: dict[str, Any]) -> _Resource:
@@ -158,17 +157,17 @@ def _resource(of_resource: dict[str, Any]) -> _Resource:
 
 def _scope(of_scope: dict[str, Any]) -> dict[str, Any]:
     scope = _object(of_scope, "scope")
-    found: dict[str, Any] = {name: text for name in ("name", "version") if (text := _string(scope, name))}
-    return found | ({"attributes": attributes} if (attributes := _attributes(scope)) else {})
+    values: dict[str, Any] = {name: text for name in ("name", "version") if (text := _string(scope, name))}
+    return values | ({"attributes": attributes} if (attributes := _attributes(scope)) else {})
 
 
 def _record(record: Any, resource: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(record, dict):
-        raise InvalidArgumentError("a record is an object")
+        raise InvalidArgumentError("a record must be an object")
     event: dict[str, Any] = {}
     for name in ("timeUnixNano", "observedTimeUnixNano"):
         if time := _integer(record, name, 0, (1 << 64) - 1):
-            event[name] = str(time)  # more digits than a JSON number keeps everywhere
+            event[name] = str(time)  # many JSON parsers lose digits of such large numbers
     severity = record.get("severityNumber")
     number = _SEVERITIES.get(severity) if isinstance(severity, str) else None
     if number is None:
@@ -196,42 +195,42 @@ def _attributes(of: dict[str, Any], name: str = "attributes", depth: int = 0) ->
 
 
 def _value(value: Any, depth: int = 0) -> Any:
-    """What an AnyValue holds; None if that is nothing, or of a kind that is newer than this."""
+    """Unwrap an AnyValue; None if it is empty or of an unknown kind."""
     if value is None or value == {}:
         return None
     if depth > OTLP_DEPTH_MAX:
-        raise InvalidArgumentError(f"a value is nested deeper than {OTLP_DEPTH_MAX} times")
+        raise InvalidArgumentError(f"a value is nested more than {OTLP_DEPTH_MAX} levels deep")
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"the value {str(value)[:40]!r} is not an AnyValue, such as {{'stringValue': 'a'}}")
     kinds = [name for name in _READERS if value.get(name) is not None]
     if len(kinds) > 1:
-        raise InvalidArgumentError(f"an AnyValue has both {kinds[0]} and {kinds[1]}: it has one value")
+        raise InvalidArgumentError(f"an AnyValue has both {kinds[0]} and {kinds[1]}: send one value")
     return _READERS[kinds[0]](value, kinds[0], depth) if kinds else None
 
 
-def _list(found: dict[str, Any], name: str) -> list[Any]:
-    values = found.get(name)
+def _list(fields: dict[str, Any], name: str) -> list[Any]:
+    values = fields.get(name)
     if values is not None and not isinstance(values, list):
         raise InvalidArgumentError(f"{name} is not a list")
     return values or []
 
 
-def _objects(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    values = _list(found, name)
-    if not all(isinstance(one, dict) for one in values):
+def _objects(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    values = _list(fields, name)
+    if not all(isinstance(value, dict) for value in values):
         raise InvalidArgumentError(f"{name} is not a list of objects")
     return values
 
 
-def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
-    value = found.get(name)
+def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
     if value is not None and not isinstance(value, dict):
         raise InvalidArgumentError(f"{name} is not an object")
     return value or {}
 
 
-def _string(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
+def _string(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise _wrong(value, name, "a string")
     return value or ""
@@ -244,9 +243,9 @@ def _hex(text: str, name: str) -> str:
         raise _wrong(text, name, "hex digits, two for each byte") from None
 
 
-def _integer(found: dict[str, Any], name: str, least: int, most: int) -> int:
-    """OTLP's JSON has large numbers as texts, and takes small ones so; 1.0 is an integer to protobuf."""
-    value = found.get(name)
+def _integer(fields: dict[str, Any], name: str, least: int, most: int) -> int:
+    """Return an integer, which JSON may contain as a string; protobuf also accepts 1.0."""
+    value = fields.get(name)
     if value is None:
         return 0
     if (isinstance(value, str) and _INTEGER.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
@@ -256,8 +255,8 @@ def _integer(found: dict[str, Any], name: str, least: int, most: int) -> int:
     return value
 
 
-def _double(found: dict[str, Any], name: str) -> float | str:
-    value = found[name]
+def _double(fields: dict[str, Any], name: str) -> float | str:
+    value = fields[name]
     if value in _NOT_NUMBERS:
         return str(value)
     if type(value) in (int, float) or (isinstance(value, str) and _FLOAT.fullmatch(value)):
@@ -269,32 +268,34 @@ def _double(found: dict[str, Any], name: str) -> float | str:
     raise _wrong(value, name, "a number of 64 bits, or 'NaN', 'Infinity' or '-Infinity'")
 
 
-def _bytes(found: dict[str, Any], name: str) -> str:
-    """In the one form of base64: protobuf's JSON takes that of addresses too, and both without their padding."""
-    text = _string(found, name).replace("-", "+").replace("_", "/").rstrip("=")
+def _bytes(fields: dict[str, Any], name: str) -> str:
+    """Normalize base64: protobuf's JSON also accepts the URL-safe alphabet, and missing padding."""
+    text = _string(fields, name).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64encode(base64.b64decode(text + "=" * (-len(text) % 4), validate=True)).decode()
     except ValueError:
-        raise _wrong(found[name], name, "base64") from None
+        raise _wrong(fields[name], name, "base64") from None
 
 
-def _bool(found: dict[str, Any], name: str) -> bool:
-    value = found[name]
+def _bool(fields: dict[str, Any], name: str) -> bool:
+    value = fields[name]
     if not isinstance(value, bool):
         raise _wrong(value, name, "true or false")
     return value
 
 
-def _wrong(value: Any, name: str, wanted: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{name} is {str(value)[:40]!r}: it has to be {wanted}")
+def _wrong(value: Any, name: str, expected: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} is {str(value)[:40]!r}: it must be {expected}")
 
 
 _READERS: dict[str, Callable[[dict[str, Any], str, int], Any]] = {
-    "stringValue": lambda found, name, _: _string(found, name),
-    "boolValue": lambda found, name, _: _bool(found, name),
-    "intValue": lambda found, name, _: _integer(found, name, -(1 << 63), (1 << 63) - 1),
-    "doubleValue": lambda found, name, _: _double(found, name),
-    "bytesValue": lambda found, name, _: _bytes(found, name),
-    "arrayValue": lambda found, name, depth: [_value(one, depth + 1) for one in _list(_object(found, name), "values")],
-    "kvlistValue": lambda found, name, depth: _attributes(_object(found, name), "values", depth + 1),
+    "stringValue": lambda fields, name, _: _string(fields, name),
+    "boolValue": lambda fields, name, _: _bool(fields, name),
+    "intValue": lambda fields, name, _: _integer(fields, name, -(1 << 63), (1 << 63) - 1),
+    "doubleValue": lambda fields, name, _: _double(fields, name),
+    "bytesValue": lambda fields, name, _: _bytes(fields, name),
+    "arrayValue": lambda fields, name, depth: [
+        _value(value, depth + 1) for value in _list(_object(fields, name), "values")
+    ],
+    "kvlistValue": lambda fields, name, depth: _attributes(_object(fields, name), "values", depth + 1),
 }

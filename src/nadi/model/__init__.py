@@ -1,1 +1,1 @@
-"""Shared values of nadi without I/O: key space, events, stream cuts, stream configuration."""
+"""Values and rules shared by client and server, without I/O: key space, events, stream cuts, records."""

@@ -1,6 +1,6 @@
-"""CloudEvents 1.0 in HTTP: what their headers say, and their JSON, whose data stays the text that it is.
+"""Parsing of CloudEvents 1.0 in HTTP: headers, and JSON whose data is kept verbatim.
 
-The routing key of an event is its extension `partitionkey`, by the rule of `json_events`.
+The routing key is the extension `partitionkey`, by the rule in `json_events`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fields = Mapping[str, msgspec.Raw]
 
 
 def is_json_type(content_type: str) -> bool:
-    """Whether data of that content type is JSON.
+    """Return whether the content type is JSON.
 
     >>> is_json_type("application/json; charset=utf-8"), is_json_type("text/plain"), is_json_type("a/b+JSON")
     (True, False, True)
@@ -35,8 +35,9 @@ def is_json_type(content_type: str) -> bool:
 
 
 def header_text(name: str, value: str) -> str:
-    r"""Return the text of an attribute's header (HTTP binding, 3.1.3.2): of the inside of quotes, each `%` with two
-    digits is a byte of UTF-8. value: as Latin-1, which HTTP's is. InvalidArgumentError if it isn't UTF-8.
+    r"""Decode an attribute's header (HTTP binding, 3.1.3.2): remove quotes and percent-encoding.
+
+    value: decoded as Latin-1, as HTTP headers are. InvalidArgumentError if the result isn't UTF-8.
 
     >>> header_text("ce-subject", r'"a \"b\""'), header_text("ce-subject", "100%"), header_text("ce-subject", "%C3%A4")
     ('a "b"', '100%', 'ä')
@@ -48,62 +49,62 @@ def header_text(name: str, value: str) -> str:
         return unquote_to_bytes(value.encode("latin-1")).decode()
     except UnicodeError:
         raise InvalidArgumentError(
-            f"the header {name} is {value[:40]!r}, which is not UTF-8: encode each byte of UTF-8 as %E2, say"
+            f"the header {name} is not UTF-8: {value[:40]!r}; percent-encode each byte of UTF-8, such as %E2"
         ) from None
 
 
-def check(event: Fields, what: str) -> None:
-    """InvalidArgumentError unless it is a CloudEvent. what: how it is called there."""
+def check(event: Fields, subject: str) -> None:
+    """Raise InvalidArgumentError unless it is a CloudEvent. subject: its name in messages."""
     for name in _NEEDED:
-        if not attribute(event, name, what):
-            raise InvalidArgumentError(f"{what} is not a CloudEvent: it has no {name}")
-    if (version := attribute(event, "specversion", what)) != "1.0":
-        raise InvalidArgumentError(f"{what} is of CloudEvents {version!r:.40}: 1.0 is taken")
+        if not attribute(event, name, subject):
+            raise InvalidArgumentError(f"{subject} is not a CloudEvent: {name} is missing")
+    if (version := attribute(event, "specversion", subject)) != "1.0":
+        raise InvalidArgumentError(f"{subject} has CloudEvents version {version!r:.40}: only 1.0 is supported")
 
 
-def attribute(event: Fields, name: str, what: str) -> str:
-    """Return an attribute that is a string; an empty one if the event has none."""
+def attribute(event: Fields, name: str, subject: str) -> str:
+    """Return a string attribute; "" if the event doesn't have it."""
     value = bytes(event.get(name, b"null"))
     if value == b"null":
         return ""
     if value[:1] != b'"':
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: its {name} has to be a string")
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: {name} must be a string")
     return text_of(value)
 
 
-def key_from(event: Fields, name: str, what: str) -> str | None:
-    """Return the routing key that an attribute is, if the event has it."""
+def key_from(event: Fields, name: str, subject: str) -> str | None:
+    """Return an attribute as a routing key; None if the event doesn't have it."""
     try:
         return key_of(bytes(event.get(name, b"null")), name)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{what}: {error}") from None
+        raise InvalidArgumentError(f"{subject}: {error}") from None
 
 
-def check_data(event: Fields, what: str) -> bytes | None:
-    """Return the data that is in base64, if it is; InvalidArgumentError if it isn't base64, or not the only data."""
-    binary = attribute(event, "data_base64", what)
+def check_data(event: Fields, subject: str) -> bytes | None:
+    """Return the decoded `data_base64`, or None; InvalidArgumentError if it isn't base64, or `data` is present too."""
+    binary = attribute(event, "data_base64", subject)
     if not binary:
         return None
     if bytes(event.get("data", b"null")) != b"null":
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: it has both data and data_base64")
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: it has both data and data_base64")
     try:
         return base64.b64decode(binary, validate=True)
     except ValueError as error:
-        raise InvalidArgumentError(f"{what} is not a CloudEvent: its data_base64 is not base64: {error}") from None
+        raise InvalidArgumentError(f"{subject} is not a CloudEvent: its data_base64 is not base64: {error}") from None
 
 
-def data_of(event: Fields, what: str) -> bytes:
-    r"""Return the data, as the body of a binary message has it: JSON as it is written, any other text without quotes.
+def data_of(event: Fields, subject: str) -> bytes:
+    r"""Return the data as the body of a binary message: JSON verbatim, any other text without quotes.
 
     >>> data_of({"data": msgspec.Raw(b'"sold"')}, "it")
     b'"sold"'
     >>> data_of({"data": msgspec.Raw(b'"sold"'), "datacontenttype": msgspec.Raw(b'"text/plain"')}, "it")
     b'sold'
     """
-    if (binary := check_data(event, what)) is not None:
+    if (binary := check_data(event, subject)) is not None:
         return binary
     data = bytes(event.get("data", b""))
-    if is_json_type(attribute(event, "datacontenttype", what) or "application/json"):
+    if is_json_type(attribute(event, "datacontenttype", subject) or "application/json"):
         return data
     if data[:1] == b'"':
         return text_of(data).encode()

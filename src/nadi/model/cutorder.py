@@ -1,11 +1,10 @@
-"""The order of the stream cuts of one stream: which comes first, and the earliest and latest of two.
+"""Ordering of the stream cuts of one stream, and the earliest and latest of two.
 
-A segment's id starts with its epoch, so of two segments that share a key the one with the smaller id is
-older, and the pair (segment id, offset) orders places on one key. For each key, a cut stands at one such
-place; over keys of a segment that it has not reached (offset -1) it waits before that segment.
+A segment's id starts with its epoch, so the pair (segment id, offset) orders positions on one key. A cut has one
+position for each key; for keys of a segment at offset -1, that position is before the segment.
 
-The cuts must be settled: none may stand at the end of a sealed segment that has successors, as that is the
-same boundary as the successors' start. `nadi.client.stream_cuts.cuts` settles them.
+Cuts must be normalized: a position at the end of a sealed segment with successors is the same boundary as the
+successors' start. `nadi.client.stream_cuts.cuts` normalizes them.
 
 >>> halves = {0: (0.0, 0.5), 1: (0.5, 1.0)}
 >>> a, b = StreamCut("sc", "st", {0: 10, 1: 20}), StreamCut("sc", "st", {0: 30, 1: 5})
@@ -27,12 +26,12 @@ from nadi.model.segments import KeyRange, SegmentRange, gaps, joined, oldest_by_
 from nadi.model.streamcut import StreamCut
 
 KeyRanges = Mapping[int, KeyRange]  # by segment id
-_Place = tuple[int, int]  # (segment id, offset)
-_Standing = tuple[KeyRange, _Place, _Place]  # of two cuts, over a piece of the key space
+_Position = tuple[int, int]  # (segment id, offset)
+_PositionPair = tuple[KeyRange, _Position, _Position]  # of two cuts, for a piece of the key space
 
 
 class CutOrder(Enum):
-    """How the first of two cuts lies relative to the second."""
+    """The position of a cut relative to another cut."""
 
     BEFORE = "before"
     EQUAL = "equal"
@@ -41,26 +40,26 @@ class CutOrder(Enum):
 
     @property
     def is_at_or_after(self) -> bool:
-        """Whether no part of it lies before."""
+        """Whether no part of it is before the other cut."""
         return self in (CutOrder.EQUAL, CutOrder.AFTER)
 
     @property
     def is_at_or_before(self) -> bool:
-        """Whether no part of it lies after."""
+        """Whether no part of it is after the other cut."""
         return self in (CutOrder.EQUAL, CutOrder.BEFORE)
 
 
 def compare(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> CutOrder:
-    """Return how `first` lies relative to `second`; `ranges` has the segments of both."""
-    return _order(_whole_both(first, second, ranges))
+    """Compare `first` with `second`; `ranges` must contain the segments of both."""
+    return _order(_covering_pairs(first, second, ranges))
 
 
 def compare_shared(first: Mapping[int, int], second: Mapping[int, int], ranges: KeyRanges) -> CutOrder:
     """Compare offsets by segment over the keys that both cuts have; EQUAL if they share none."""
-    return _order(_both(first, second, _standing(first, ranges), _standing(second, ranges)))
+    return _order(_pairs(first, second, _oldest_pieces(first, ranges), _oldest_pieces(second, ranges)))
 
 
-def _order(pieces: Iterable[_Standing]) -> CutOrder:
+def _order(pieces: Iterable[_PositionPair]) -> CutOrder:
     before = after = False
     for _, a, b in pieces:
         before |= a < b
@@ -73,57 +72,57 @@ def _order(pieces: Iterable[_Standing]) -> CutOrder:
 
 
 def earliest(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> StreamCut:
-    """Return the cut before which lies exactly what lies before both."""
+    """Return the cut whose preceding events are those before both cuts."""
     return _assembled(first, second, ranges, min)
 
 
 def latest(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> StreamCut:
-    """Return the cut before which lies everything that lies before either."""
+    """Return the cut whose preceding events are those before either cut."""
     return _assembled(first, second, ranges, max)
 
 
-def _whole(cut: StreamCut, ranges: KeyRanges) -> list[SegmentRange]:
-    found = _standing(cut.positions, ranges)
-    left_out = gaps(found)
-    if left_out:
-        raise InvalidStreamCutError(f"the cut doesn't cover the keys from {left_out[0][0]} on: it is not a boundary")
-    return found
+def _covering_pieces(cut: StreamCut, ranges: KeyRanges) -> list[SegmentRange]:
+    pieces = _oldest_pieces(cut.positions, ranges)
+    uncovered = gaps(pieces)
+    if uncovered:
+        raise InvalidStreamCutError(f"the cut is not a boundary: it doesn't cover the keys from {uncovered[0][0]} on")
+    return pieces
 
 
-def _standing(positions: Mapping[int, int], ranges: KeyRanges) -> list[SegmentRange]:
-    """Where the positions stand over the keys they cover: in the oldest segment of each key."""
+def _oldest_pieces(positions: Mapping[int, int], ranges: KeyRanges) -> list[SegmentRange]:
+    """Return the oldest segment for each covered key, as pieces."""
     return oldest_by_key(SegmentRange(segment, *ranges[segment]) for segment in positions)
 
 
-def _both(
+def _pairs(
     first: Mapping[int, int], second: Mapping[int, int], ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange]
-) -> Iterator[_Standing]:
+) -> Iterator[_PositionPair]:
     for keys, a, b in pieces_of_both(ours, theirs):
         yield keys, (a.segment_id, first[a.segment_id]), (b.segment_id, second[b.segment_id])
 
 
-def _whole_both(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> Iterator[_Standing]:
-    """Where the two cuts of one stream stand, over the pieces of the whole key space."""
+def _covering_pairs(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> Iterator[_PositionPair]:
+    """Yield the positions of two cuts of one stream for each piece of the key space."""
     if (first.scope, first.stream) != (second.scope, second.stream):
         raise InvalidStreamCutError(
-            f"cuts of two streams have no order: {first.scope}/{first.stream} and {second.scope}/{second.stream}"
+            f"can't compare cuts of different streams: {first.scope}/{first.stream} and {second.scope}/{second.stream}"
         )
-    return _both(first.positions, second.positions, _whole(first, ranges), _whole(second, ranges))
+    return _pairs(first.positions, second.positions, _covering_pieces(first, ranges), _covering_pieces(second, ranges))
 
 
 def _assembled(
-    first: StreamCut, second: StreamCut, ranges: KeyRanges, choose: Callable[[_Place, _Place], _Place]
+    first: StreamCut, second: StreamCut, ranges: KeyRanges, choose: Callable[[_Position, _Position], _Position]
 ) -> StreamCut:
-    chosen: dict[_Place, list[KeyRange]] = {}
-    for keys, a, b in _whole_both(first, second, ranges):
+    chosen: dict[_Position, list[KeyRange]] = {}
+    for keys, a, b in _covering_pairs(first, second, ranges):
         chosen.setdefault(choose(a, b), []).append(keys)
     positions: dict[int, int] = {}
     for (segment, offset), pieces in chosen.items():
         is_whole = joined(pieces) == [ranges[segment]]
         if segment in positions or (offset >= 0 and not is_whole):
             raise InvalidStreamCutError(
-                f"one of the cuts has read segment {segment} without everything before it: "
-                "it is not a boundary of the stream"
+                f"one of the cuts is not a boundary of the stream: it is past segment {segment} but not past all "
+                "events before it"
             )
         positions[segment] = max(offset, 0) if is_whole else offset
     return StreamCut(first.scope, first.stream, positions)

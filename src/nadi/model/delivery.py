@@ -1,4 +1,4 @@
-"""How often an event takes effect when programs die: one choice for readers, functions and Spark."""
+"""Delivery guarantees after a crash: one option for readers, functions and Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ EXACTLY_ONCE: Final = "exactly-once"
 
 
 def check_delivery(delivery: str) -> Guarantee:
-    """Return it; InvalidArgumentError unless it is one of the three.
+    """Return `delivery`; InvalidArgumentError unless it is one of the three guarantees.
 
     >>> check_delivery("at-most-once")
     'at-most-once'
     """
     if delivery not in get_args(Guarantee):
-        raise InvalidArgumentError(f"delivery is {', '.join(get_args(Guarantee))}, not {delivery!r:.60}")
+        raise InvalidArgumentError(
+            f"delivery can't be {delivery!r:.60}: choose one of {', '.join(get_args(Guarantee))}"
+        )
     return cast("Guarantee", delivery)

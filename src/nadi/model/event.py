@@ -1,7 +1,7 @@
-"""Whole events in a range of a segment's bytes.
+"""Blocks of complete events from a range of a segment's bytes.
 
-An `EventBlock` knows where each event starts, and returns all payloads as one Arrow array, without a Python object for
-each event, or as a list of bytes objects that Arrow makes. `nadi.model.framing` says how one event is laid out.
+An `EventBlock` knows each event's start and returns all payloads as one Arrow array, without a Python object per
+event, or as a list of bytes objects created by Arrow. `nadi.model.framing` defines the layout of one event.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-_FEW = 128  # up to so many payloads, cutting them out one by one is faster than starting Arrow
+_FEW = 128  # up to this many payloads, slicing them one by one is faster than Arrow
 _SMALL_BYTES = 64 * KIB  # up to this size, copying everything is faster than a view for each slice
 
 
 def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    """Return an Arrow array over the same memory; pa.array would first spend half a second importing pandas."""
+    """Return an Arrow array over the same memory; pa.array would take half a second to import pandas first."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
@@ -31,10 +31,10 @@ def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class EventBlock:
-    """Whole events read from one segment.
+    """Complete events read from one segment.
 
-    data: the framed bytes of these events and nothing else. starts: int64 position in `data` of each
-    event's header. offset: where `data` starts in the segment.
+    data: the framed bytes of exactly these events. starts: int64 position in `data` of each event's header.
+    offset: the offset of `data` in the segment.
     """
 
     data: memoryview
@@ -52,11 +52,11 @@ class EventBlock:
         return iter(self.events())
 
     def events(self) -> list[bytes]:
-        """Return all payloads as bytes objects, made all at once: a fifth of the time it takes one by one."""
+        """Return all payloads as bytes objects; creating them together takes a fifth of the time."""
         if len(self.starts) > _FEW:
             events: list[bytes] = self.payloads().to_pylist()
             return events
-        data = bytes(self.data) if len(self.data) <= _SMALL_BYTES else self.data  # no view for each slice of bytes
+        data = bytes(self.data) if len(self.data) <= _SMALL_BYTES else self.data  # slicing bytes creates no views
         borders = pairwise([*self.starts.tolist(), len(data)])
         return [bytes(data[start + HEADER_BYTES : end]) for start, end in borders]
 
@@ -65,7 +65,7 @@ class EventBlock:
         return self.starts + self.offset
 
     def payloads(self) -> pa.Array:
-        """Return all payloads as an Arrow `binary` array; one copy, made by Arrow, drops the headers."""
+        """Return all payloads as an Arrow `binary` array; Arrow drops the headers in one copy."""
         import numpy as np
         import pyarrow as pa
 
@@ -76,8 +76,10 @@ class EventBlock:
         borders[0:-1:2] = self.starts
         borders[1::2] = self.starts + HEADER_BYTES
         borders[-1] = len(self.data)
-        both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
-        return both.take(int_array(np.arange(1, 2 * count, 2)))
+        headers_and_payloads = pa.Array.from_buffers(
+            pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)]
+        )
+        return headers_and_payloads.take(int_array(np.arange(1, 2 * count, 2)))
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the events as columns: `event`, the payloads, and `offset`."""
@@ -94,7 +96,7 @@ class EventBlock:
 
 @dataclass(frozen=True, slots=True)
 class EventPlaces:
-    """Where events that follow each other lie in a segment, without their bytes; the fields as in `EventBlock`."""
+    """Positions of consecutive events in a segment, without their bytes; fields as in `EventBlock`."""
 
     starts: np.ndarray[Any, np.dtype[np.int64]]
     offset: int
@@ -109,7 +111,7 @@ class EventPlaces:
 
 
 def joined(blocks: Sequence[EventBlock]) -> EventBlock:
-    """Return consecutive blocks of a segment as one block, in a copy."""
+    """Copy consecutive blocks of a segment into one block."""
     import numpy as np
 
     data = memoryview(b"".join([block.data for block in blocks]))
@@ -118,9 +120,9 @@ def joined(blocks: Sequence[EventBlock]) -> EventBlock:
 
 
 def whole_events(data: memoryview, offset: int = 0) -> tuple[EventBlock, int]:
-    """Return the whole events at the start of `data`, and how many bytes they take.
+    """Return the complete events at the start of `data`, and their total size in bytes.
 
-    `offset` is where `data` starts in its segment. Raises ProtocolError if the bytes aren't events.
+    offset: the offset of `data` in its segment. ProtocolError if the bytes aren't events.
     """
     starts, position = event_starts(data, offset)
     return EventBlock(data[:position], starts, offset), position

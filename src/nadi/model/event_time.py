@@ -1,4 +1,4 @@
-"""Where events have their own time: a field of theirs, as a stream's configuration names it."""
+"""Event time: the field of events that holds their time, as a stream's configuration names it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ TIME_FORMATS: tuple[TimeFormat, ...] = get_args(TimeFormat)
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The field that has an event's time: a text in ISO 8601, or a number of `unit` since 1970.
+    """The field that holds an event's time: ISO 8601 text, or a number of `unit` since 1970.
 
-    path: of the field (`nadi.model.field_path`). unit: s, ms, us or ns. format: what the events are.
-    InvalidArgumentError.
+    path: see `nadi.model.field_path`. unit: s, ms, us or ns. format: the format of events. InvalidArgumentError.
 
     >>> str(EventTime("meta.read_at", "ms"))
     'json ms meta.read_at'
@@ -30,16 +29,16 @@ class EventTime:
 
     def __post_init__(self) -> None:
         parse_path(self.path, "the field of the event time")
-        for what, given, known in (("unit", self.unit, (*PER_SECOND,)), ("format", self.format, TIME_FORMATS)):
-            if given not in known:
-                raise InvalidArgumentError(f"the {what} of an event time is {', '.join(known)}, not {given!r}")
+        for label, value, allowed in (("unit", self.unit, (*PER_SECOND,)), ("format", self.format, TIME_FORMATS)):
+            if value not in allowed:
+                raise InvalidArgumentError(f"the {label} of an event time can't be {value!r}: use {', '.join(allowed)}")
 
     def __str__(self) -> str:
         return f"{self.format} {self.unit} {self.path}"
 
     @classmethod
     def parse(cls, text: str) -> EventTime:
-        """Return what `str` made a text of; InvalidArgumentError."""
-        form, _, rest = text.partition(" ")
-        unit, _, path = rest.partition(" ")
+        """Parse the output of `str`; InvalidArgumentError."""
+        form, _, unit_and_path = text.partition(" ")
+        unit, _, path = unit_and_path.partition(" ")
         return cls(path, unit, form)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Paths to the fields of events that are JSON objects: the one syntax wherever nadi takes a field's name.
+"""Paths to fields of JSON events, with one syntax wherever nadi takes a field's name.
 
-A path is names with dots between them, `resource.service.name`. A name of letters, digits, `_`, `@` and `-` stands as
-it is; any other is quoted, `resource."service.name"`, with a quote in it doubled. Names without quotes may be joined in
-an event: `log.level` is in `{"log": {"level": …}}` and in `{"log.level": …}`. Where an event has both, the longest name
-that leads to a value counts: the latter. A name in quotes is that member alone. A member that is null isn't there.
+A path is a sequence of names joined by dots, such as `resource.service.name`. Names of letters, digits, `_`, `@` and
+`-` are written plainly; others are quoted, `resource."service.name"`, with quotes doubled. Plain names also match
+joined members: `log.level` matches `{"log": {"level": …}}` and `{"log.level": …}`. If an event has both, the longest
+member name that leads to a value wins: the latter. A quoted name matches that member alone. null counts as missing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from nadi.errors import InvalidArgumentError
 from nadi.limits import FIELD_PATH_NAMES
 
-KEY_FIELD = "the key field"  # what a path is, of an option or a parameter for keys
+KEY_FIELD = "the key field"  # name of a path to routing keys in messages
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([\w@-]+)')
 _SPELLING = (
-    "Write names with dots between them, as resource.service.name, and in quotes a name with anything but letters, "
-    'digits, _, @ and -, as resource."service.name"'
+    "Join names with dots, such as resource.service.name, and quote names with characters other than letters, "
+    'digits, _, @ and -, such as resource."service.name"'
 )
 
 
 class FieldPath:
-    """A path, parsed. text: as it was written.
+    """A parsed path. text: the original spelling.
 
     >>> path = parse_path("log.level")
     >>> path.find({"log": {"level": "info"}}), path.find({"log.level": "error", "log": {"level": "info"}})
@@ -40,14 +40,14 @@ class FieldPath:
         fixed = [quoted or after for (_, quoted), after in zip(names, [*following, True], strict=True)]
         self.text = text
         self._flat = ".".join(name for name, _ in names)
-        # of each dot: whether a name ends there; None where that may be
+        # for each dot: whether a member name ends there; None if both are possible
         self._dots: list[bool | None] = []
         for (name, _), is_fixed in zip(names, fixed, strict=True):
             self._dots += [False] * name.count(".")
             self._dots.append(True if is_fixed else None)
         self._dots.pop()
         self._end = len(names)
-        # by where in the path one is: the names that may follow, the longest first, and where these lead
+        # for each index in the path: the possible next member names, the longest first, and the index after each
         self._ways: list[list[tuple[str, int]]] = []
         for start in range(len(names)):
             end = start + 1
@@ -58,12 +58,14 @@ class FieldPath:
 
     @property
     def name(self) -> str | None:
-        """The member that it is, where it is one of the event itself."""
+        """The member's name, if the path is a top-level member."""
         return self._ways[0][0][0] if len(self._ways) == 1 else None
 
     def find(self, value: Any, opened: Callable[[Any], Any] | None = None, at: int = 0) -> Any:
-        """Return what an event has there; None where that is nothing. Of a list on the way, a list of what its elements
-        have there. opened: of a value that isn't decoded, the dict, list or None that it is; what is neither stays."""
+        """Return the value at the path, or None; if the path crosses a list, a list of its elements' values.
+
+        opened: decodes a lazy value to a dict, list or None, and returns other values unchanged.
+        """
         if opened is not None:
             value = opened(value)
         if at == self._end:
@@ -75,25 +77,25 @@ class FieldPath:
                     continue
                 if after == self._end and opened is None:
                     return member
-                found = self.find(member, opened, after)
-                if found is not None:
-                    return found
+                nested = self.find(member, opened, after)
+                if nested is not None:
+                    return nested
         elif type(value) is list:
-            every: list[Any] = []
-            for one in value:
-                found = self.find(one, opened, at)
-                every += found if type(found) is list else [] if found is None else [found]
-            return every or None
+            values: list[Any] = []
+            for element in value:
+                nested = self.find(element, opened, at)
+                values += nested if type(nested) is list else [] if nested is None else [nested]
+            return values or None
         return None
 
     def may_be(self, other: FieldPath) -> bool:
-        """Whether one member can be both."""
+        """Return whether both paths can match the same member."""
         return self._flat == other._flat and all(
             None in pair or pair[0] == pair[1] for pair in zip(self._dots, other._dots, strict=True)
         )
 
     def may_lie_within(self, other: FieldPath) -> bool:
-        """Whether this may be a member of an object that is the other."""
+        """Return whether this path can match a member of an object that `other` matches."""
         count = len(other._dots)
         return (
             self._flat.startswith(other._flat + ".")
@@ -102,30 +104,32 @@ class FieldPath:
         )
 
 
-def parse_path(text: str, what: str = "the field") -> FieldPath:
-    """InvalidArgumentError unless it is a path; what: it is, in the message."""
+def parse_path(text: str, subject: str = "the field") -> FieldPath:
+    """Parse a path; InvalidArgumentError. subject: its name in messages."""
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"{what} is a text, not {type(text).__name__}")
-    return _parsed(text, what)
+        raise InvalidArgumentError(f"{subject} must be a string, not {type(text).__name__}")
+    return _parsed(text, subject)
 
 
 @lru_cache(1_000)
-def _parsed(text: str, what: str) -> FieldPath:
+def _parsed(text: str, subject: str) -> FieldPath:
     names: list[tuple[str, bool]] = []
     at = 0
     while not names or at <= len(text):
         name = _NAME.match(text, at)
         if name is None or text[name.end() : name.end() + 1] not in ("", "."):
-            raise InvalidArgumentError(f"{what} {_shown(text)} is not a field: {_problem(text, at)}. {_SPELLING}")
+            raise InvalidArgumentError(f"{subject} {_shown(text)} is not a field: {_problem(text, at)}. {_SPELLING}")
         names.append((name[2], False) if name[1] is None else (name[1].replace('""', '"'), True))
         at = name.end() + 1
     if len(names) > FIELD_PATH_NAMES:
-        raise InvalidArgumentError(f"{what} {_shown(text)} has {len(names):,} names: {FIELD_PATH_NAMES} are the most")
+        raise InvalidArgumentError(
+            f"{subject} {_shown(text)} has {len(names):,} names: the limit is {FIELD_PATH_NAMES}"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"{what} {_shown(text)} has half of a character at character {error.start + 1}: no event has such a name"
+            f"{subject} {_shown(text)} has half a surrogate pair at character {error.start + 1}: no event has it"
         ) from None
     return FieldPath(text, names)
 
@@ -145,7 +149,7 @@ def _problem(text: str, at: int) -> str:
     if name is not None:
         at = name.end()
     if name is not None and name[1] is not None:
-        return f"{text[at]!r} comes where a dot should after a name in quotes, at character {at + 1}"
+        return f"{text[at]!r} follows a quoted name instead of a dot, at character {at + 1}"
     if text[at] == '"' and name is None:
-        return f"its quote at character {at + 1} is not closed"
-    return f"a name without quotes has no {text[at]!r}, as at character {at + 1}"
+        return f"the quote at character {at + 1} is not closed"
+    return f"{text[at]!r} is not allowed in a name without quotes, at character {at + 1}"

@@ -1,6 +1,6 @@
-"""How an event is laid out in a segment: `i32 0 · i32 length · payload`, and where events start.
+"""Layout of events in a segment, `i32 0 · i32 length · payload`, and a scanner for their starts.
 
-`nadi.model.event` gives the events themselves; separate from that module, for a server needs no Arrow.
+Separate from `nadi.model.event`, which returns the events, because servers don't need Arrow.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 HEADER_BYTES = 8
 HEADER = struct.Struct(">ii")
 _LENGTH = struct.Struct(">Q")  # a valid header's first half is 0, so the header as one number is the length
-_LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before equal lengths are looked for
+_LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # scanned between searches for runs of equal lengths
 Starts: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _SHORT_HEADERS = [HEADER.pack(0, size) for size in range(4096)]
 
 
 def event_header(size: int) -> bytes:
-    """Return the 8 bytes that precede a payload of `size` bytes."""
+    """Return the 8-byte header of a payload of `size` bytes."""
     return _SHORT_HEADERS[size] if size < len(_SHORT_HEADERS) else HEADER.pack(0, size)
 
 
@@ -36,7 +36,7 @@ def event_headers(sizes: list[int]) -> Iterable[bytes]:
 
 
 def frame_events(events: Iterable[bytes]) -> bytes:
-    """Return the events as a segment holds them.
+    """Return the events with their headers, as a segment stores them.
 
     >>> frame_events([b"hi"]).hex()
     '00000000000000026869'
@@ -51,13 +51,13 @@ def frame_events(events: Iterable[bytes]) -> bytes:
 def event_starts(
     data: memoryview, offset: int = 0, *, max_events: int | None = None, max_steps: int | None = None
 ) -> tuple[Starts, int]:
-    """Return the int64 positions of the whole events at the start of `data`, and how many bytes these take.
+    """Return the int64 positions of the complete events at the start of `data`, and their total size in bytes.
 
-    `offset` is where `data` starts in its segment; at most `max_events` are taken, and after about `max_steps` that
-    each took a step of their own it ends, too. Raises ProtocolError if the bytes aren't events.
+    offset: the offset of `data` in its segment. Stops after `max_events`, or after about `max_steps` single steps.
+    ProtocolError if the bytes aren't events.
 
-    Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
-    equally long, array comparisons find how many more have that length.
+    A minimal loop steps over single events; every few KiB, if the last two have the same length, array comparisons
+    find how many more follow with that length.
     """
     import numpy as np
 
@@ -98,16 +98,15 @@ def event_starts(
         starts = starts[:-1]
         kind, length = HEADER.unpack_from(data, position)
         if kind != 0 or not 0 <= length <= MAX_LARGE_EVENT_BYTES:
-            raise ProtocolError(f"no event begins at offset {offset + position:,}: header {kind}, {length}")
+            raise ProtocolError(f"the bytes at offset {offset + position:,} are not an event: header {kind}, {length}")
     return starts, position
 
 
 def _step(data: memoryview, size: int, position: int, stop: int, starts: list[int]) -> int:
-    """Append to `starts` where each event from `position` to `stop` starts; return where the last of them ends.
+    """Append the starts of the events from `position` to `stop` to `starts`; return the end of the last event.
 
-    A header is read as one unsigned number, which is just the length if the header is valid. Anything
-    wrong with it makes that number larger than `size` may be, so the step after it ends beyond `size`, as
-    after an incomplete last event: only that one header needs a check.
+    A header is read as one unsigned number: a valid header's length. An invalid header gives a number larger than any
+    `size`, so the scan ends beyond `size`, as after an incomplete last event: only the last header needs a check.
     """
     stop = min(stop, size - HEADER_BYTES + 1)
     unpack, append = _LENGTH.unpack_from, starts.append
@@ -118,9 +117,9 @@ def _step(data: memoryview, size: int, position: int, stop: int, starts: list[in
 
 
 def _run(data: memoryview, position: int, stride: int, most: int) -> int:
-    """How many events from `position` on, at most `most`, are as long as the one that ends there.
+    """Count the events from `position` on, at most `most`, that have the length of the previous event.
 
-    Looks at 16 headers, then at twice as many each time, so it never looks at many more than it finds.
+    Compares 16 headers, then twice as many each time, so it compares few more than it counts.
     """
     import numpy as np
 

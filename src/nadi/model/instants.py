@@ -1,8 +1,8 @@
-"""Numbers as instants, and the range of instants: the one rule for times that events have as numbers.
+"""Conversion of numbers in events to instants, and the valid range of instants.
 
 A number in a column `timestamp` counts seconds since 1970, as in Spark; the types timestamp_s, timestamp_ms,
-timestamp_us and timestamp_ns name another unit. Instants outside the years 1 to 9999 are refused: Python, Spark and
-Parquet's statistics have none there.
+timestamp_us and timestamp_ns name the unit. Instants outside the years 1 to 9999 are rejected: Python, Spark and
+Parquet's statistics can't represent them.
 
 >>> instant_of(1790000000, "s"), instant_of(-1, "ns"), instant_of(1.1, "s")
 (1790000000000000, -1, 1100000)
@@ -27,10 +27,9 @@ _FINER = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
 def instant_of(number: float, unit: str) -> int:
-    """The microseconds since 1970 of a number that counts s, ms, us or ns since then, rounded towards the past; a float
-    stands for its shortest text.
+    """Convert a number of s, ms, us or ns since 1970 to microseconds, rounded down; a float means its shortest text.
 
-    ValueError outside the years 1 to 9999; it names the finer unit by which the number would be a time of these days.
+    ValueError outside the years 1 to 9999; it suggests a finer unit that would give a present-day time.
     """
     per_s = PER_SECOND[unit]
     if EARLIEST_S * per_s <= number < END_S * per_s:

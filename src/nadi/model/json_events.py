@@ -1,8 +1,8 @@
-"""Events that are JSON, as the text that they are: nothing of one is decoded and encoded again, so 1.50 stays 1.50.
+"""Access to JSON events without re-encoding them, so 1.50 stays 1.50.
 
-Here is also the one rule for a routing key that a field of an event holds, whichever way the event comes in: a string
-is the key, also an empty one; a number is its text as it is written, so 1, 1.0 and 1e0 are three keys; an event without
-the field, or with null in it, has no key; true, false, lists and objects are refused.
+Also defines the routing key of an event with a key field, for every way of ingesting it: a string is the key, even an
+empty one; a number's key is its text, so 1, 1.0 and 1e0 are three keys; an event without the field, or with null, has
+no key; true, false, lists and objects are rejected.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _ESCAPE = re.compile(rb"\\(?:%b\\%b|(%b|%b)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re
 
 
 class NotJsonError(InvalidArgumentError):
-    """A text that was to be JSON is not; callers say which text `is not JSON`."""
+    """A text is not JSON; callers name it in their message."""
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    r"""Return JSON in which each escape of half a surrogate pair is that of U+FFFD; all else stays as it is.
+    r"""Replace each escape of an unpaired surrogate in a JSON text by U+FFFD.
 
-    RFC 8259's grammar allows such escapes, and JavaScript writes one for a text that was cut within an emoji, but no
-    string in UTF-8 can hold it.
+    RFC 8259's grammar allows such escapes, and JavaScript writes one for text cut within an emoji, but UTF-8 can't
+    encode it.
 
     >>> with_whole_characters(rb'["\ud83d", "\ud83d\ude00", "\\ud83d"]')
     b'["\\ufffd", "\\ud83d\\ude00", "\\\\ud83d"]'
     """
     if b"\\" not in text or (b"\\ud" not in text and b"\\uD" not in text):
         return text
-    return _ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
 
 
 def checked(text: bytes) -> bytes:
-    """Return the text with whole characters; NotJsonError unless it is JSON."""
+    """Return the text without unpaired surrogates; NotJsonError unless it is JSON."""
     text = with_whole_characters(text)
     try:
-        text.decode()  # the decoder looks into no string that it skips
+        text.decode()  # the decoder doesn't check strings that it skips
         _value(text)
     except UnicodeDecodeError:
         raise NotJsonError("not JSON: it is not UTF-8") from None
@@ -55,31 +55,31 @@ def checked(text: bytes) -> bytes:
 
 
 def fields_of(text: bytes) -> dict[str, msgspec.Raw]:
-    """Return the fields of a JSON object, each as the text that it is; none of another value. NotJsonError.
+    """Return the fields of a JSON object as raw text; {} for any other JSON value. NotJsonError.
 
     >>> {name: bytes(value) for name, value in fields_of(b'{"price": 1.50, "of": {"a": [1e400]}}').items()}
     {'price': b'1.50', 'of': b'{"a": [1e400]}'}
     """
     text = with_whole_characters(text)
     try:
-        text.decode()  # the decoder looks into no string that it skips
+        text.decode()  # the decoder doesn't check strings that it skips
         return _object(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        checked(text)  # or it says why not
+        checked(text)  # raises unless it is some other JSON value
         return {}
 
 
 def elements_of(text: bytes) -> list[msgspec.Raw]:
-    """Return the elements of a JSON array, each as the text that it is. NotJsonError, InvalidArgumentError."""
+    """Return the elements of a JSON array as raw text. NotJsonError, InvalidArgumentError."""
     text = checked(text)
     try:
         return _array(text)
     except msgspec.ValidationError as error:
-        raise InvalidArgumentError(f"not a list of JSON: {error}") from None
+        raise InvalidArgumentError(f"not a JSON array: {error}") from None
 
 
 def key_in(event: bytes, path: FieldPath) -> str | None:
-    """Return the routing key in a field of an event. NotJsonError; InvalidArgumentError for what can't be a key.
+    """Return the routing key in a field of an event. NotJsonError; InvalidArgumentError if the value can't be a key.
 
     >>> from nadi.model.field_path import parse_path
     >>> key_in(b'{"id": "a"}', parse_path("id")), key_in(b'{"of": {"id": 1.0}}', parse_path("of.id"))
@@ -88,19 +88,19 @@ def key_in(event: bytes, path: FieldPath) -> str | None:
     try:
         value = value_in(event, path)
     except RecursionError:
-        raise InvalidArgumentError(f"the field {path.text!r} lies too deep in lists") from None
+        raise InvalidArgumentError(f"the field {path.text!r} is nested too deeply in lists") from None
     if type(value) is dict or type(value) is list:
         raise _not_a_key(path.text, "an object" if type(value) is dict else "a list")
     return None if value is None else key_of(bytes(value), path.text)
 
 
 def value_in(event: bytes, path: FieldPath) -> Any:
-    """Return what an event has in a field: a dict, a list, the text of any other value, or None. NotJsonError."""
+    """Return a field's value: a dict, a list, the raw text of any other value, or None. NotJsonError."""
     return path.find(fields_of(event), _opened)
 
 
 def _opened(value: msgspec.Raw | dict[str, msgspec.Raw]) -> msgspec.Raw | dict[str, msgspec.Raw] | list[Any] | None:
-    """What `FieldPath.find` takes of a value that is a text."""
+    """Decode one level of raw text for `FieldPath.find`."""
     if type(value) is dict:
         return value
     text = bytes(value)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def _opened(value: msgspec.Raw | dict[str, msgspec.Raw]) -> msgspec.Raw | dict[s
 
 
 def known_key_in(event: bytes, path: FieldPath) -> str | None:
-    """Return the key of a stored event, or None if this field could not have given it."""
+    """Return the key of a stored event, or None if this field can't be its key."""
     try:
         return key_in(event, path)
     except InvalidArgumentError:
@@ -118,7 +118,7 @@ def known_key_in(event: bytes, path: FieldPath) -> str | None:
 
 
 def key_of(value: bytes, name: str) -> str | None:
-    """Return the routing key that a JSON value is. name: its field's, for InvalidArgumentError."""
+    """Convert a JSON value to a routing key. name: the field's, for InvalidArgumentError."""
     if value[:1] == b'"':
         return text_of(value)
     if value == b"null":
@@ -130,9 +130,9 @@ def key_of(value: bytes, name: str) -> str | None:
 
 
 def _not_a_key(name: str, value: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"the field {name!r} is {value}, but a routing key is a string or a number")
+    return InvalidArgumentError(f"the field {name!r} can't be a routing key: {value} is not a string or a number")
 
 
 def text_of(value: bytes) -> str:
-    """Return the string that a JSON value is."""
+    """Decode a JSON string."""
     return _text(with_whole_characters(value))

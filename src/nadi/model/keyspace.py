@@ -1,13 +1,13 @@
-"""The key space [0, 1): where a routing key or a table's primary key falls, and how ranges are divided.
+"""Positions of routing keys and tables' primary keys in the key space [0, 1), and division of ranges.
 
 >>> round(key_position("hello"), 6)
 0.658716
 >>> equal_ranges(2)
 [(0.0, 0.5), (0.5, 1.0)]
 
-MurmurHash3 here is the 128-bit variant for x64, with a 64-bit seed. The `mmh3` package takes only 32-bit seeds, and
-Pravega's key-value tables hash with a negative Java int widened to 64 bits. Keys are at most 256 bytes, so this plain
-form is fast enough.
+Implements MurmurHash3's 128-bit variant for x64 with a 64-bit seed: the `mmh3` package takes only 32-bit seeds, and
+Pravega's key-value tables hash with a negative Java int widened to 64 bits. Keys have at most 256 bytes, so plain
+Python is fast enough.
 
 >>> import mmh3
 >>> first_word(b"The quick brown fox jumps", 7) == mmh3.hash64(b"The quick brown fox jumps", 7, signed=False)[0]
@@ -47,11 +47,11 @@ def _finish(word: int) -> int:
 def first_word(data: bytes, seed: int) -> int:
     """Return the first 64 bits of the hash, unsigned; a negative seed counts as its two's complement."""
     h1 = h2 = seed & _MASK
-    whole = len(data) & ~15
-    for k1, k2 in _BLOCK.iter_unpack(data[:whole]):
+    blocks_size = len(data) & ~15
+    for k1, k2 in _BLOCK.iter_unpack(data[:blocks_size]):
         h1 = (_rotate(h1 ^ _mix_first(k1), 27) + h2) * 5 + 0x52DCE729 & _MASK
         h2 = (_rotate(h2 ^ _mix_second(k2), 31) + h1) * 5 + 0x38495AB5 & _MASK
-    k1, k2 = _BLOCK.unpack(data[whole:].ljust(16, b"\0"))  # zero bytes mix to zero
+    k1, k2 = _BLOCK.unpack(data[blocks_size:].ljust(16, b"\0"))  # zero bytes mix to zero
     h1 ^= _mix_first(k1) ^ len(data)
     h2 ^= _mix_second(k2) ^ len(data)
     h1 = h1 + h2 & _MASK
@@ -66,13 +66,13 @@ _MASK_52 = (1 << 52) - 1
 
 
 def key_position(routing_key: str) -> float:
-    """Return where a routing key falls in [0, 1): the same place as in Pravega's Java client."""
+    """Return a routing key's position in [0, 1), the same as in Pravega's Java client."""
     low = mmh3.hash64(routing_key.encode("utf-16-le", "surrogatepass"), _SEED, True, signed=False)[0]
     return ((low >> 12) & _MASK_52) / (1 << 52)
 
 
 def primary_key_position(primary_key: bytes) -> float:
-    """Return where a key-value table's primary key falls in [0, 1): the same place as in Pravega's Java client.
+    """Return the position of a key-value table's primary key in [0, 1), the same as in Pravega's Java client.
 
     >>> primary_key_position(b"hello"), primary_key_position((1).to_bytes(8, "big"))
     (0.7859863787458266, 0.6759683568840031)

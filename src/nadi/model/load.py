@@ -1,7 +1,7 @@
-"""The load of a stream segment, as its segment store measured it and the controller weighs it.
+"""The load of a stream segment, measured by its segment store for the controller's scaling decisions.
 
 Rates are exponentially weighted means over the windows `WINDOWS_S`; until a window is full, over the segment's age.
-Where in the key space the load falls is known from samples: positions of routing keys, as writers report them.
+Writers report samples of routing keys, which give the distribution of the load in the key space.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ WINDOWS_S = (2.0, 10.0, 120.0, 300.0, 600.0, 1200.0)
 
 @dataclass(frozen=True, slots=True)
 class KeySample:
-    """A sample of the keys that passed lately: positions in the key space, and how many events each stands for.
+    """A sample of recently written keys: positions in the key space, and the number of events each represents.
 
-    A position may come more than once: a key that takes much of the load does.
+    Positions repeat for keys with much of the load.
     """
 
     positions: tuple[float, ...]
@@ -26,10 +26,10 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoad(Displayed):
-    """What passes into one segment.
+    """The write rates of one segment.
 
-    segment: its qualified name. age_s: for how long it has been measured. events_per_s, bytes_per_s: a rate for each
-    of WINDOWS_S. keys: None if no writer reports its keys.
+    segment: its qualified name. age_s: how long it has been measured. events_per_s, bytes_per_s: a rate for each of
+    WINDOWS_S. keys: None if no writer reports its keys.
     """
 
     segment: str

@@ -1,8 +1,8 @@
-"""What a scope's tables hold that clients write, and read by name: bookmarks and slices, which retention reads too, and
-how streams are read as tables, which goes with its stream.
+"""JSON records that clients store by name in a scope's tables.
 
-The first table has a key `bookmark/<name>` or `slice/<name>` for each, and `StoredCuts` as JSON; the other one has
-`table/<name>` and `StoredTable`, and `changes/<name>` and `ChangesRecord`.
+The bookmarks table maps `bookmark/<name>` and `slice/<name>` to `StoredCuts`; retention reads it too. The table of
+stream tables maps `table/<name>` to `StoredTable` and `changes/<name>` to `ChangesRecord`; a record is deleted with its
+stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TABLE_PREFIX, PROGRESS_PREFIX = "table/", "changes/"
 
 
 class StoredCuts(msgspec.Struct, frozen=True):
-    """A bookmark (one cut) or a slice (two). cuts: as texts; made_ms: by the clock of whoever made it."""
+    """A bookmark (one cut) or a slice (two). cuts: as text; made_ms: by its creator's clock."""
 
     stream: str
     cuts: list[str]
@@ -23,8 +23,11 @@ class StoredCuts(msgspec.Struct, frozen=True):
 
 
 class StoredTable(msgspec.Struct, frozen=True):
-    """A table's definition. value_format: None if the stream's schema says it; value_schema: fields in Spark's DDL,
-    None for those of the stream's schema. made_ms: by the clock of whoever made it."""
+    """The definition of a stream table.
+
+    value_format: None to use the stream's schema; value_schema: fields in Spark's DDL, None to use the stream's schema.
+    made_ms: by its creator's clock.
+    """
 
     stream: str
     made_ms: int
@@ -37,8 +40,11 @@ class StoredTable(msgspec.Struct, frozen=True):
 
 
 class ChangesRecord(msgspec.Struct, frozen=True):
-    """How far the changes of a table are written into a stream: all before the cut `at` are there; those up to `next`,
-    too, if the transaction is committed. table: what they are changes of; key: by which columns, of which stream."""
+    """Progress of writing a table's changes to a stream.
+
+    Changes before the cut `at` are written; changes up to `next` are too if the transaction is committed. table: the
+    source table; stream and key: its stream and key columns.
+    """
 
     stream: str
     table: str
@@ -49,6 +55,6 @@ class ChangesRecord(msgspec.Struct, frozen=True):
 
 
 class StreamDependent(msgspec.Struct, frozen=True):
-    """What has a stream with which it goes: any of the other table's values."""
+    """The field shared by all records that are deleted with their stream."""
 
     stream: str

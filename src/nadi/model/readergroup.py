@@ -1,7 +1,7 @@
-"""What the readers of a group agree on, as it is stored: one value under one key of the table `_RG<group>_kvtable`.
+"""The stored state of a reader group: one value under one key of the table `_RG<group>_kvtable`.
 
-The readers read and change it (`client/readergroup`, whose GroupState adds the rules); others only look, to say how far
-the group has got. Groups of other clients keep their state elsewhere, in forms of their own.
+Readers change it by compare-and-set (`client/readergroup`; its GroupState defines the rules); servers only read it to
+measure lag. Groups of other clients store their state elsewhere, in other formats.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nadi.naming import parse_segment_name, segment_epoch
 NOBODY = ""
 WITH_OUTPUTS = "2"
 STATE_KEY = b"state"
-NADIS_ID = b"nadi"  # the first bytes of the ids of nadi's groups
+NADIS_ID = b"nadi"  # prefix of the ids of nadi's groups
 POSITIONS_EVERY_S = 1.0  # readers record their positions at least this often while these change
-REPORTS_IN_LIFE = 4  # a reader without news still reports this often before it would be taken for dead
+REPORTS_IN_LIFE = 4  # an idle reader's heartbeats within dead_after_ms
 
 
 class NamedRange(msgspec.Struct, frozen=True, array_like=True):
-    """A segment by its name, and the keys it takes: low ≤ position < high."""
+    """A segment's name and key range: low ≤ position < high."""
 
     segment: str
     low: float
@@ -42,12 +42,12 @@ class NamedRange(msgspec.Struct, frozen=True, array_like=True):
         return share_keys(self, other) and self.stream == other.stream
 
     def as_range(self) -> SegmentRange:
-        """The segment by its id, as a range within its stream."""
+        """Return the range with the segment's id."""
         return SegmentRange(parse_segment_name(self.segment)[2], self.low, self.high)
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
-    """offset: where the group continues in it, or WAITING; owner: a reader, or NOBODY."""
+    """A segment of the group. offset: where reading continues, or WAITING; owner: a reader, or NOBODY."""
 
     keys: NamedRange
     offset: int
@@ -60,22 +60,22 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it is being read, or could be."""
+        """Whether it can be read now."""
         return not self.is_done and self.offset != WAITING
 
 
 class ReaderState(msgspec.Struct, frozen=True, array_like=True):
-    """token: distinguishes this reader from an earlier one of the same name; beat: counts its reports."""
+    """A reader of the group. token: distinguishes it from earlier readers of the same name; beat: counts heartbeats."""
 
     token: str
     beat: int = 0
 
 
 class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
-    """pending: the readers that have not passed it; positions: of the segments so far.
+    """A checkpoint. pending: readers that haven't passed it; positions: recorded so far, by segment.
 
     is_silent: readers pass it without notifying the application, as for requested stream cuts;
-    is_kept: it isn't forgotten, because it records that a condition was met.
+    is_kept: it is never deleted, because it records that a condition was met.
     """
 
     name: str
@@ -91,8 +91,10 @@ class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordedOutput(msgspec.Struct, frozen=True, array_like=True):
-    """Transactions that hold what was made of a segment's events from `start` to `end`, recorded with that position:
-    each as the stream written to (`scope/stream`) and its id. They are to be committed, by whoever finds them."""
+    """Transactions with the results of a segment's events from `start` to `end`, recorded with that position.
+
+    transactions: pairs of target stream (`scope/stream`) and transaction id. Any reader that sees them commits them.
+    """
 
     start: int
     end: int
@@ -100,14 +102,14 @@ class RecordedOutput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndOf(msgspec.Struct, frozen=True, array_like=True):
-    """Where an end cut lies in one of its segments; -1: before it."""
+    """The offset of an end cut in one of its segments; -1 before the segment."""
 
     keys: NamedRange
     offset: int
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True):
-    """How often readers look, how long one may be silent, and how often checkpoints are made (0: never)."""
+    """Intervals of a group: readers' polls, the timeout of silent readers, and automatic checkpoints (0: never)."""
 
     refresh_ms: int = 500
     dead_after_ms: int = 10_000
@@ -115,11 +117,11 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamDataRetention(Enum):
-    """Whether a group holds back the retention of its streams; the values are those of Pravega's protocol.
+    """Whether a group delays the retention of its streams; values as in Pravega's protocol.
 
-    A stream keeps what lies after the release of any of its groups, as long as its retention policy's maximum
-    allows. NONE: as if there were no group. MANUAL_RELEASE_AT_USER_STREAMCUT: released by
-    `update_retention_stream_cut`. AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT: up to the last complete checkpoint.
+    A stream retains events after the release position of each group, up to its retention policy's maximum.
+    NONE: the group doesn't delay retention. MANUAL_RELEASE_AT_USER_STREAMCUT: the release position is set by
+    `update_retention_stream_cut`. AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT: it is the last complete checkpoint.
     """
 
     NONE = 0
@@ -128,7 +130,7 @@ class StreamDataRetention(Enum):
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
-    """A group's complete state. `generation` counts resets, `checkpoints_made` checkpoints."""
+    """A group's complete state. generation counts resets; checkpoints_made counts checkpoints."""
 
     group_id: str
     streams: tuple[str, ...]
@@ -140,9 +142,9 @@ class GroupRecord(msgspec.Struct, frozen=True):
     checkpoints_made: int = 0
     generation: int = 0
     retention: StreamDataRetention = StreamDataRetention.NONE
-    outputs: dict[str, RecordedOutput] = {}  # by segment, until they are committed; see `outputs`
-    # of this record: a later nadi that changes it counts it up; with outputs a text, so that one that knows of none,
-    # and would drop them, refuses the record
+    outputs: dict[str, RecordedOutput] = {}  # by segment, until they are committed
+    # layout of this record, incremented with each change; a string if it has outputs, so that versions that don't
+    # know outputs reject the record instead of dropping them
     layout: int | str = 1
 
     def positions(self) -> dict[str, int]:
@@ -150,13 +152,13 @@ class GroupRecord(msgspec.Struct, frozen=True):
 
     @property
     def recorded_every_s(self) -> float:
-        """How old a position can be while a reader is at work and answers."""
+        """The maximum age of a recorded position while its reader responds."""
         life_s = self.timing.dead_after_ms / 1000 / REPORTS_IN_LIFE
         return min(POSITIONS_EVERY_S, life_s) + self.timing.refresh_ms / 1000
 
 
 def is_nadis(group_id: str) -> bool:
-    """Whether the id is that of a group whose state has this form.
+    """Return whether the id belongs to a group with this state format.
 
     >>> is_nadis("6e616469-0000-0000-0000-000000000000"), is_nadis("00000000-0000-0000-0000-000000000000")
     (True, False)

@@ -1,4 +1,4 @@
-"""What a controller reports about a stream, kind by kind: records that travel as JSON, over gRPC and REST alike."""
+"""Reports of a controller about streams: JSON records, sent over gRPC and REST."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SCALING = "scaling"
 LOAD = "load"
 GROUP_LAG = "group-lag"  # of the stream `_RG<group>`
 STREAM_LAG = "stream-lag"  # of each group that reads the stream
-IDENTITY = "identity"  # of the server or the cluster itself; of no stream
+IDENTITY = "identity"  # of the server or cluster
 
 
 class SegmentReport(Displayed, msgspec.Struct, frozen=True):
-    """One segment of a stream's history, past or present.
+    """A past or present segment of a stream.
 
-    low, high: its keys. created_ms, replaced_ms: in ms since 1970; replaced_ms is None if no other segment has
-    replaced it. start_offset, end_offset: in bytes, what is left of it; equal if that is nothing. end_offset also is
-    how much was ever written to it. rolled: it repeats another segment, for a transaction that came late.
+    low, high: its keys. created_ms, replaced_ms: in ms since 1970; replaced_ms is None while it is current.
+    start_offset, end_offset: its retained bytes; equal if none are. end_offset is also the number of bytes ever
+    written. rolled: a copy of another segment, created for a transaction committed after a scaling.
     """
 
     segment_id: int
@@ -34,15 +34,15 @@ class SegmentReport(Displayed, msgspec.Struct, frozen=True):
 
 
 class IdentityReport(msgspec.Struct, frozen=True):
-    """By what a server, or a cluster, is told from others, whatever its address; the only record of its report."""
+    """The identity of a server or cluster, independent of its address; the only record of its report."""
 
     id: str
 
 
 class HolderReport(msgspec.Struct, frozen=True):
-    """Who holds a stream's head back from where its retention policy would put it.
+    """A subscriber or cut that delays a stream's truncation.
 
-    kind: "subscriber", "bookmark" or "slice". cut: as text, from where on the data is needed; bytes_after: how much.
+    kind: "subscriber", "bookmark" or "slice". cut: as text, the start of the needed data; bytes_after: its size.
     """
 
     kind: str
@@ -52,10 +52,10 @@ class HolderReport(msgspec.Struct, frozen=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True):
-    """What a stream keeps; the only record of its report.
+    """The retained data of a stream; the only record of its report.
 
-    head: a cut's text. oldest_ms: when the oldest event came, in ms since 1970; 0 if there is none. holders: the
-    farthest behind first; more_holders: how many there are besides.
+    head: a cut's text. oldest_ms: arrival of the oldest event, in ms since 1970; 0 for an empty stream. holders: those
+    with the oldest cuts first; more_holders: the number of others.
     """
 
     head: str
@@ -66,12 +66,12 @@ class RetentionReport(msgspec.Struct, frozen=True):
 
 
 class ScalingReport(Displayed, msgspec.Struct, frozen=True):
-    """One decision about a stream's segments, by its policy and load.
+    """A scaling decision for a stream's segments.
 
-    number: counts the stream's decisions. kind: "split", "merge" or "hot-key". segments: those that it was about; into:
-    the key ranges of what replaced them. rate, target: in `unit`, "events/s" or "KiB/s". profile: whose rules decided.
-    epoch: the one that began with it, -1 if nothing was to change. is_done: False if somebody else was faster, or the
-    controller died before it began.
+    number: counts the stream's decisions. kind: "split", "merge" or "hot-key". segments: the replaced segments; into:
+    the key ranges of their successors. rate, target: in `unit`, "events/s" or "KiB/s". profile: the scaling profile.
+    epoch: the new epoch, -1 without a change. is_done: False if another change came first, or the controller died
+    before it started.
     """
 
     number: int
@@ -89,18 +89,20 @@ class ScalingReport(Displayed, msgspec.Struct, frozen=True):
 
 
 class HotKeyReport(msgspec.Struct, frozen=True):
-    """A key that alone is over what its segment may have. position: in the key space; share: of the segment's load,
-    from 0 to 1. Both are None if no writer reports its keys."""
+    """A key whose load alone exceeds its segment's target.
+
+    position: in the key space; share: of the segment's load, from 0 to 1. Both are None if no writer reports its keys.
+    """
 
     position: float | None
     share: float | None
 
 
 class LoadReport(Displayed, msgspec.Struct, frozen=True):
-    """What passes into one of a stream's current segments now.
+    """The current load of one of a stream's segments.
 
-    events_per_s, bytes_per_s: means, over 2 s, 10 s, 2, 5, 10 and 20 minutes (`nadi.model.load.WINDOWS_S`); all 0 for
-    a segment without load. has_keys: writers report where in the key space their events fall.
+    events_per_s, bytes_per_s: means over 2 s, 10 s, 2, 5, 10 and 20 minutes (`nadi.model.load.WINDOWS_S`); all 0 for
+    a segment without load. has_keys: writers report their keys' positions in the key space.
     """
 
     segment_id: int
@@ -113,15 +115,15 @@ class LoadReport(Displayed, msgspec.Struct, frozen=True):
 
 
 class GroupLagReport(Displayed, msgspec.Struct, frozen=True):
-    """How far a reader group is behind the tail of one of its streams, or behind the end that it reads to.
+    """A reader group's lag on one of its streams, relative to the tail or to the group's end cut.
 
-    stream: as "scope/stream". bytes_behind: exact, event headers included, from the recorded position. events_behind:
-    these bytes by the mean size of the stream's events in the last 20 minutes, an estimate. seconds_behind: for how
-    long the oldest unread event has waited, at least; at most about ten seconds longer, or 2 %. readers: online in the
-    group, including dead ones not noticed yet. segments: those of the stream that the group reads now; unassigned: of
-    them, those without a reader. source: whose position that is, "readers" or, of groups of which only that is known,
-    "subscriber". recorded_every_s: how old a position can be while its reader is at work; published_ms: when a
-    subscriber's was published, in ms since 1970. Whatever is unknown is None; why: the reason if the position is.
+    stream: as "scope/stream". bytes_behind: exact, including event headers, from the recorded position. events_behind:
+    an estimate from the mean event size of the last 20 minutes. seconds_behind: a lower bound of the oldest unread
+    event's wait, at most about ten seconds or 2 % too low. readers: online in the group, including dead ones not yet
+    detected. segments: the stream's segments that the group reads now; unassigned: those without a reader. source: of
+    the position, "readers", or "subscriber" if only the group's subscription is known. recorded_every_s: maximum age of
+    a position while its reader works; published_ms: when a subscriber published its position, in ms since 1970.
+    Unknown values are None; why: the reason if the position is unknown.
     """
 
     scope: str
@@ -140,8 +142,8 @@ class GroupLagReport(Displayed, msgspec.Struct, frozen=True):
 
 
 class StreamLagReport(msgspec.Struct, frozen=True):
-    """A stream's current segments with what passes into them, those that were replaced last, the newest first, and the
-    lag of each group that reads it."""
+    """The loads of a stream's current segments, its most recently replaced segments, the newest first, and the lag of
+    each group that reads it."""
 
     stream: str
     segments: list[LoadReport]

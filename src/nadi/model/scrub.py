@@ -1,4 +1,4 @@
-"""What a scrub reports: how far a pass over everything in a segment store has come, or what it found."""
+"""Reports of a scrub: progress and results of a pass over all data in a segment store."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import msgspec
 
 
 class ScrubPass(msgspec.Struct, omit_defaults=True):
-    """One pass. Times are in ms since 1970; `ended_ms` is 0 while it runs.
+    """A scrub pass. Times are in ms since 1970; `ended_ms` is 0 while it runs.
 
-    asked: somebody waits for it; else it is the weekly one. read_bytes: of segments' data so far, of total_bytes.
-    records, state_bytes, snapshot_bytes: of the states and their snapshots, so far. rewritten_bytes: of chunks that
-    were stored again, as their description was damaged.
-    damages: how many damaged places were found; `damaged` describes the first of them in words.
-    renewals: how many damaged places cost nothing because there is another copy of what they held;
-    `renewed` describes the first of them.
+    asked: started by a request rather than the weekly schedule. read_bytes: segment data read so far, of total_bytes.
+    records, state_bytes, snapshot_bytes: of states and snapshots read so far. rewritten_bytes: of chunks rewritten
+    because their metadata was damaged. damages: number of damaged ranges; `damaged` describes the first of them.
+    renewals: number of damaged ranges restored from another copy; `renewed` describes the first of them.
     """
 
     begun_ms: int
@@ -32,7 +30,7 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
 
 
 class ScrubReport(msgspec.Struct, omit_defaults=True):
-    """The running pass and the last finished one; None if there is none.
+    """The running pass and the last finished one, or None.
 
     >>> msgspec.json.decode(b'{"last": {"begun_ms": 5, "ended_ms": 9}}', type=ScrubReport).last.damages
     0

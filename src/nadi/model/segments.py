@@ -1,8 +1,8 @@
-"""Segments by the keys they take, and the algebra of key ranges: what they share, leave open, and which is oldest.
+"""Segments and the algebra of their key ranges: overlaps, gaps, and the oldest segment of each key.
 
-A segment takes low ≤ position < high of the key space [0, 1). Its id starts with the epoch that created it, and the
-segments of an epoch tile the key space: two that one epoch created never share a key, and of two segments that
-share a key, the one with the smaller id is older.
+A segment takes keys with low ≤ position < high of the key space [0, 1). Its id starts with its epoch, and the segments
+of an epoch tile the key space. So segments created in one epoch never share a key, and of two segments that share a
+key, the older has the smaller id.
 
 >>> left, right, both = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0), SegmentRange((1 << 32) | 2, 0.0, 1.0)
 >>> share_keys(left, both), share_keys(left, right), gaps([left])
@@ -29,7 +29,7 @@ KeyRange = tuple[float, float]
 
 
 class HasKeyRange(Protocol):
-    """Whatever takes keys: low ≤ position < high."""
+    """An object with a key range: low ≤ position < high."""
 
     @property
     def low(self) -> float: ...
@@ -41,7 +41,7 @@ AnyKeys = TypeVar("AnyKeys", bound=HasKeyRange)
 
 
 class HasSegmentKeys(HasKeyRange, Protocol):
-    """HasKeyRange with the id of the segment that takes them."""
+    """An object with a key range and its segment's id."""
 
     @property
     def segment_id(self) -> int: ...
@@ -49,7 +49,7 @@ class HasSegmentKeys(HasKeyRange, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange(Displayed):
-    """A segment and the keys it takes: low ≤ position < high of the key space."""
+    """A segment's id and key range: low ≤ position < high."""
 
     segment_id: int
     low: float
@@ -60,40 +60,40 @@ class SegmentRange(Displayed):
         return any(takes(self, key_position(key)) for key in routing_keys)
 
 
-Piece = tuple[KeyRange, SegmentRange, SegmentRange]  # of the key space, and the segment that takes it on either side
+Piece = tuple[KeyRange, SegmentRange, SegmentRange]  # a key range and its segment in each of two coverings
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A segment that follows others, with the ids of all of those."""
+    """A segment and the ids of all its predecessors."""
 
     segment: SegmentRange
     predecessors: tuple[int, ...]
 
 
-def takes(one: HasKeyRange, position: float) -> bool:
+def takes(keys: HasKeyRange, position: float) -> bool:
     """Return whether these keys include `position`."""
-    return one.low <= position < one.high
+    return keys.low <= position < keys.high
 
 
-def share_keys(one: HasKeyRange, other: HasKeyRange) -> bool:
-    """Return whether any key is taken by both."""
-    return one.low < other.high and other.low < one.high
+def share_keys(first: HasKeyRange, second: HasKeyRange) -> bool:
+    """Return whether the two ranges overlap."""
+    return first.low < second.high and second.low < first.high
 
 
-def common_keys(one: HasKeyRange, other: HasKeyRange) -> KeyRange | None:
-    """Return the keys that both take, or None."""
-    low, high = max(one.low, other.low), min(one.high, other.high)
+def common_keys(first: HasKeyRange, second: HasKeyRange) -> KeyRange | None:
+    """Return the overlap of two ranges, or None."""
+    low, high = max(first.low, second.low), min(first.high, second.high)
     return (low, high) if low < high else None
 
 
 def pieces_of_both(ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange]) -> Iterator[Piece]:
-    """The key space cut at all borders of two coverings, where both take it, with the segments that take each piece.
+    """Intersect two coverings of the key space; yield each common range with its segment in both.
 
     Each covering is disjoint and in order, as `oldest_by_key` returns it.
 
-    >>> one, two = [SegmentRange(7, 0.0, 1.0)], [SegmentRange(8, 0.0, 0.5), SegmentRange(9, 0.75, 1.0)]
-    >>> [(keys, a.segment_id, b.segment_id) for keys, a, b in pieces_of_both(one, two)]
+    >>> first, second = [SegmentRange(7, 0.0, 1.0)], [SegmentRange(8, 0.0, 0.5), SegmentRange(9, 0.75, 1.0)]
+    >>> [(keys, a.segment_id, b.segment_id) for keys, a, b in pieces_of_both(first, second)]
     [((0.0, 0.5), 7, 8), ((0.75, 1.0), 7, 9)]
     """
     i = j = 0
@@ -106,19 +106,19 @@ def pieces_of_both(ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange])
 
 
 def gaps(taken: Iterable[HasKeyRange]) -> list[KeyRange]:
-    """Return the parts of the key space that nothing takes."""
-    found, reached = [], 0.0
+    """Return the ranges of the key space that aren't taken."""
+    open_ranges, reached = [], 0.0
     for piece in sorted(taken, key=lambda piece: piece.low):
         if piece.low > reached:
-            found.append((reached, piece.low))
+            open_ranges.append((reached, piece.low))
         reached = max(reached, piece.high)
     if reached < 1.0:
-        found.append((reached, 1.0))
-    return found
+        open_ranges.append((reached, 1.0))
+    return open_ranges
 
 
 def tiles(segments: Sequence[HasKeyRange]) -> bool:
-    """Return whether these, in order, take each key exactly once; borders are compared bit for bit."""
+    """Return whether these ordered segments take each key exactly once; borders are compared bit for bit."""
     if not segments or segments[0].low != 0.0 or segments[-1].high != 1.0:
         return False
     borders = all(a.high == b.low for a, b in itertools.pairwise(segments))
@@ -137,10 +137,10 @@ def joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def oldest_by_key(segments: Iterable[HasSegmentKeys]) -> list[SegmentRange]:
-    """Return for each key the oldest of the segments that take it, as disjoint pieces in key order."""
+    """Return the oldest segment of each key, as disjoint pieces in key order."""
     starts = sorted((piece.low, piece.high, piece.segment_id) for piece in segments)
     borders = sorted({low for low, _, _ in starts} | {high for _, high, _ in starts})
-    found: list[SegmentRange] = []
+    pieces: list[SegmentRange] = []
     under_way: list[tuple[int, float]] = []  # a heap of (segment id, high)
     following = 0
     for low, high in itertools.pairwise(borders):
@@ -150,20 +150,20 @@ def oldest_by_key(segments: Iterable[HasSegmentKeys]) -> list[SegmentRange]:
         while under_way and under_way[0][1] <= low:
             heapq.heappop(under_way)
         if under_way:
-            found.append(SegmentRange(under_way[0][0], low, high))
-    return found
+            pieces.append(SegmentRange(under_way[0][0], low, high))
+    return pieces
 
 
 def ids_under(pieces: Sequence[SegmentRange], keys: HasKeyRange) -> Iterator[int]:
-    """Of disjoint pieces in order, as from `oldest_by_key`, the ids of those that share keys with `keys`."""
+    """Yield the ids of the disjoint, ordered pieces (see `oldest_by_key`) that overlap `keys`."""
     for piece in overlapping(pieces, keys):
         yield piece.segment_id
 
 
 def overlapping(pieces: Sequence[AnyKeys], keys: HasKeyRange) -> Iterator[AnyKeys]:
-    """Of disjoint pieces in order, those that share keys with `keys`; the others aren't visited."""
+    """Yield the disjoint, ordered pieces that overlap `keys`, without visiting the others."""
     first = bisect.bisect_right(pieces, keys.low, key=lambda piece: piece.high)
-    for at in range(first, len(pieces)):  # not islice, which steps through all that it skips
+    for at in range(first, len(pieces)):  # islice would step through all skipped pieces
         piece = pieces[at]
         if piece.low >= keys.high:
             break
@@ -171,53 +171,53 @@ def overlapping(pieces: Sequence[AnyKeys], keys: HasKeyRange) -> Iterator[AnyKey
 
 
 class SegmentsByKey:
-    """Segments of any epochs, found by the keys they share; adding, removing and finding stay cheap with thousands.
+    """An index of segments of any epochs by shared keys, efficient with thousands of segments.
 
-    keys: None, or the only places of the key space that count.
+    keys: the only positions of the key space that count; None means all.
     """
 
     def __init__(self, segments: Iterable[SegmentRange] = (), keys: Sequence[float] | None = None) -> None:
         self._keys = keys
-        self._epochs: dict[int, list[SegmentRange]] = {}  # of each epoch in order of keys
+        self._epochs: dict[int, list[SegmentRange]] = {}  # by epoch, each in key order
         for piece in segments:
             self.add(piece)
 
     def add(self, piece: SegmentRange) -> None:
-        """Add a segment; InvalidStreamCutError if another of its epoch shares keys with it: no stream ever had both."""
+        """Add a segment; InvalidStreamCutError if another segment of its epoch shares keys with it."""
         epoch = self._epochs.setdefault(segment_epoch(piece.segment_id), [])
         at = bisect.bisect_left(epoch, piece.low, key=lambda other: other.low)
         if any(share_keys(other, piece) for other in epoch[max(at - 1, 0) : at + 1]):
-            raise InvalidStreamCutError("two segments of one epoch share keys: they are not of one stream")
+            raise InvalidStreamCutError("two segments of one epoch share keys: they don't belong to the same stream")
         epoch.insert(at, piece)
 
     def remove(self, piece: SegmentRange) -> None:
-        """Remove a segment that was added."""
+        """Remove a segment."""
         epoch = self._epochs[segment_epoch(piece.segment_id)]
         del epoch[bisect.bisect_left(epoch, piece.low, key=lambda other: other.low)]
         if not epoch:
             del self._epochs[segment_epoch(piece.segment_id)]
 
     def older(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Segments that share keys with this one and come before it."""
+        """Return older segments that share keys with this one."""
         own = segment_epoch(piece.segment_id)
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch < own))
 
     def newer(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Segments that share keys with this one and come after it."""
+        """Return newer segments that share keys with this one."""
         own = segment_epoch(piece.segment_id)
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch > own))
 
     def sharing(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Segments that share keys with this one, of any epoch."""
+        """Return segments of any epoch that share keys with this one."""
         return self._sharing(piece, self._epochs.values())
 
-    def share(self, one: HasKeyRange, other: HasKeyRange) -> bool:
-        """Return whether both take some key that counts."""
-        common = common_keys(one, other)
+    def share(self, first: HasKeyRange, second: HasKeyRange) -> bool:
+        """Return whether the ranges share a key that counts."""
+        common = common_keys(first, second)
         return common is not None and (self._keys is None or has_key(self._keys, *common))
 
     def is_oldest(self, piece: SegmentRange) -> bool:
-        """Return whether nothing comes before this segment under any of its keys."""
+        """Return whether no older segment shares any of its keys."""
         return next(self.older(piece), None) is None
 
     def _sharing(self, piece: SegmentRange, epochs: Iterable[list[SegmentRange]]) -> Iterator[SegmentRange]:
@@ -228,6 +228,6 @@ class SegmentsByKey:
 
 
 def has_key(keys: Sequence[float], low: float, high: float) -> bool:
-    """Return whether any of the places, given in order, lies in [low, high)."""
+    """Return whether any of the sorted keys is in [low, high)."""
     at = bisect.bisect_left(keys, low)
     return at < len(keys) and keys[at] < high

@@ -1,7 +1,7 @@
-"""Stream cuts: one consistent event boundary over all segments of a stream.
+"""Stream cuts: a consistent event boundary over all segments of a stream.
 
-The text form is Pravega's: `0:scope/stream:numbers:epochs:offsets`, gzipped and in Base64, so a cut
-bookmarked with one client can be opened with another. Offset -1 means "not yet reached".
+The text format is Pravega's, `0:scope/stream:numbers:epochs:offsets`, gzipped and in Base64, so other clients can
+read it. Offset -1 means "not yet reached".
 
 >>> cut = StreamCut("sc", "st", {(1 << 32) | 2: 70000, 0: 100})
 >>> StreamCut.from_text(cut.as_text()) == cut
@@ -25,24 +25,24 @@ from nadi.errors import InvalidStreamCutError
 from nadi.limits import MIB
 from nadi.naming import SEGMENT_NUMBER_MAX, segment_epoch, segment_id, segment_number
 
-_TEXT_MAX_BYTES = 64 * MIB  # unpacked: a small text must not fill the memory
+_TEXT_MAX_BYTES = 64 * MIB  # unpacked: limits the memory that a small text can take
 _OFFSET_MAX = (1 << 63) - 1
 _PLAIN = re.compile(r"0:([^/:]+)/([^/:]+):([0-9]+(?:,[0-9]+)*):([0-9]+(?:,[0-9]+)*):((?:-1|[0-9]+)(?:,(?:-1|[0-9]+))*)")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCut(Displayed):
-    """Offsets by segment id, of one stream."""
+    """A position in one stream: offsets by segment id."""
 
     scope: str
     stream: str
     positions: Mapping[int, int] = field(hash=False)
 
     def __post_init__(self) -> None:
-        given: object = self.positions
-        numbers = [*given, *given.values()] if isinstance(given, Mapping) else [None]
+        positions: object = self.positions
+        numbers = [*positions, *positions.values()] if isinstance(positions, Mapping) else [None]
         if not all(isinstance(number, Integral) and int(number) <= _OFFSET_MAX for number in numbers):
-            raise InvalidStreamCutError(f"positions are offsets by segment id, not {str(given)[:60]!r}")
+            raise InvalidStreamCutError(f"positions must map segment ids to offsets, not {str(positions)[:60]!r}")
         object.__setattr__(self, "positions", MappingProxyType(dict(sorted(self.positions.items()))))
 
     def __reduce__(self) -> tuple[type[StreamCut], tuple[str, str, dict[int, int]]]:
@@ -53,7 +53,7 @@ class StreamCut(Displayed):
         return f"{self.scope}/{self.stream}: {inner}"
 
     def as_text(self) -> str:
-        """Return the cut as Pravega's text, to be stored anywhere."""
+        """Return the cut as text in Pravega's format."""
         ids = list(self.positions)
         plain = ":".join(
             [
@@ -68,16 +68,13 @@ class StreamCut(Displayed):
 
     @classmethod
     def from_text(cls, text: str) -> StreamCut:
-        """Return the cut that `as_text` (or Pravega's `StreamCut.asText`) wrote.
-
-        Raises InvalidStreamCutError if the text is something else.
-        """
+        """Parse the output of `as_text` or Pravega's `StreamCut.asText`; InvalidStreamCutError."""
         try:
             raw = base64.b64decode(text, validate=True)
             inflater = zlib.decompressobj(wbits=31)
             match = _PLAIN.fullmatch(inflater.decompress(raw, _TEXT_MAX_BYTES).decode())
             if match is None or not inflater.eof:
-                raise ValueError("it unpacks to other text")
+                raise ValueError("its content has another format")
             scope, stream = match[1], match[2]
             numbers, epochs, offsets = ([int(n) for n in match[i].split(",")] for i in (3, 4, 5))
             if max(*numbers, *epochs) > SEGMENT_NUMBER_MAX or max(offsets) > _OFFSET_MAX:
@@ -85,9 +82,9 @@ class StreamCut(Displayed):
             ids = map(segment_id, numbers, epochs)
             positions = dict(zip(ids, offsets, strict=True))
             if not len(positions) == len(numbers) == len(epochs):
-                raise ValueError("it doesn't have one offset for each segment")
+                raise ValueError("the numbers of segments and offsets differ")
         except (TypeError, ValueError, binascii.Error, zlib.error) as error:
             raise InvalidStreamCutError(
-                f"{str(text)[:40]!r} is not the text of a stream cut ({error}): use what StreamCut.as_text() returned"
+                f"{str(text)[:40]!r} is not the text of a stream cut ({error}): use the output of StreamCut.as_text()"
             ) from error
         return cls(scope, stream, positions)

@@ -1,10 +1,10 @@
-"""Watermarks: how far event time has come at one place of a stream, and how the stream's mark stream encodes that.
+"""Watermarks, which bound event time at a cut of a stream, and their encoding in the mark stream.
 
-A watermark says of its cut: every event that a writer wrote before it noted a time of `lower` or less lies before
-the cut, and `upper` is the latest time that a writer had noted. An entry is one event of the mark stream, in the
-form that Pravega's clients read: each part has a header of format 0, version 0 and one revision, numbered 0, with
-its length; numbers are big-endian. Readers skip what later revisions add at the end. nadi's own, number 100, has the
-floor: every event of a later time than `lower` lies behind it.
+Every event that a writer wrote before noting a time of `lower` or less is before the watermark's cut; `upper` is the
+latest time that a writer had noted. An entry is one event of the mark stream, in the format that Pravega's clients
+read: each part has a header with format 0, version 0 and one revision, numbered 0, with its length; numbers are
+big-endian. Readers skip later revisions at the end. nadi's revision, number 100, holds the floor: every event with a
+time later than `lower` is after it.
 
 >>> entry = encode_watermark(Watermark(1, 2, (SegmentPosition(3, 0.0, 1.0, 40),)))
 >>> entry[:24].hex(" ", 8)
@@ -24,7 +24,7 @@ _HEADER = struct.Struct(">bbbbi")  # format, version, number of revisions, revis
 _TIMES = struct.Struct(">qq")
 _REVISION = struct.Struct(">bi")  # its number, its length
 _OWN = 100
-_PLACE = struct.Struct(">qq")  # segment, offset
+_POSITION = struct.Struct(">qq")  # segment, offset
 _RANGE = struct.Struct(">qdd")
 _OFFSET = struct.Struct(">q")
 
@@ -41,8 +41,11 @@ class SegmentPosition:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """lower, upper: the earliest and latest time that writers had noted, in their own units. cut: by segment. floor: by
-    segment; empty if unknown."""
+    """A bound of event time at a cut.
+
+    lower, upper: the earliest and latest time noted by writers, in the writers' unit. cut: by segment. floor: by
+    segment; empty if unknown.
+    """
 
     lower: int
     upper: int
@@ -51,24 +54,24 @@ class Watermark:
 
     def positions(self) -> dict[int, int]:
         """Return the cut as offsets by segment id."""
-        return {place.segment_id: place.offset for place in self.cut}
+        return {position.segment_id: position.offset for position in self.cut}
 
     def ranges(self) -> dict[int, tuple[float, float]]:
         """Return the key ranges of the cut's segments, by id."""
-        return {place.segment_id: (place.low, place.high) for place in self.cut}
+        return {position.segment_id: (position.low, position.high) for position in self.cut}
 
 
 def encode_watermark(watermark: Watermark) -> bytes:
-    """Return the entry's bytes, without the header of the event that holds it."""
+    """Encode an entry, without its event's header."""
     parts = [_TIMES.pack(watermark.lower, watermark.upper), _compact(len(watermark.cut))]
-    for place in watermark.cut:
-        parts.append(_framed(_RANGE.pack(place.segment_id, place.low, place.high)))
-        parts.append(_OFFSET.pack(place.offset))
-    return _framed(b"".join(parts), b"".join(_PLACE.pack(*place) for place in watermark.floor.items()))
+    for position in watermark.cut:
+        parts.append(_framed(_RANGE.pack(position.segment_id, position.low, position.high)))
+        parts.append(_OFFSET.pack(position.offset))
+    return _framed(b"".join(parts), b"".join(_POSITION.pack(*position) for position in watermark.floor.items()))
 
 
 def decode_watermark(data: bytes | memoryview) -> Watermark:
-    """Return the watermark of an entry; ProtocolError if it isn't one."""
+    """Decode an entry; ProtocolError."""
     try:
         return _decode(memoryview(data))
     except struct.error as error:
@@ -80,7 +83,7 @@ def _decode(data: memoryview) -> Watermark:
     lower, upper = _TIMES.unpack_from(body)
     count, at = _compact_at(body, _TIMES.size)
     if count > STREAM_MAX_SEGMENTS:
-        raise ProtocolError(f"a watermark with {count:,} segments is none")
+        raise ProtocolError(f"a watermark has {count:,} segments: the limit is {STREAM_MAX_SEGMENTS:,}")
     cut = []
     for _ in range(count):
         key, _, at = _unframed(body, at)
@@ -88,7 +91,7 @@ def _decode(data: memoryview) -> Watermark:
         at += _OFFSET.size
         segment_id, low, high = _RANGE.unpack_from(key)
         cut.append(SegmentPosition(segment_id, low, high, offset))
-    return Watermark(lower, upper, tuple(cut), dict(_PLACE.iter_unpack(own)))
+    return Watermark(lower, upper, tuple(cut), dict(_POSITION.iter_unpack(own)))
 
 
 def _framed(body: bytes, own: bytes = b"") -> bytes:
@@ -97,14 +100,14 @@ def _framed(body: bytes, own: bytes = b"") -> bytes:
 
 
 def _unframed(data: memoryview, at: int) -> tuple[memoryview, memoryview, int]:
-    """The first revision of the part at `at`, nadi's own, and where the part ends."""
+    """Return the first revision of the part at `at`, nadi's revision, and the end of the part."""
     form, version, revisions, revision, length = _HEADER.unpack_from(data, at)
     if form != 0 or version != 0 or revisions < 1 or revision != 0 or length < 0:
-        raise ProtocolError(f"an entry of a mark stream has a header of another form: {bytes(data[at : at + 8]).hex()}")
+        raise ProtocolError(f"an entry of a mark stream has an unknown header: {bytes(data[at : at + 8]).hex()}")
     start = at + _HEADER.size
     at = end = start + length
     own = data[:0]
-    for _ in range(revisions - 1):  # of a later version of the format
+    for _ in range(revisions - 1):  # from later versions of the format
         revision, length = _REVISION.unpack_from(data, at)
         if length < 0:
             raise ProtocolError("an entry of a mark stream has a revision of negative length")
@@ -117,7 +120,7 @@ def _unframed(data: memoryview, at: int) -> tuple[memoryview, memoryview, int]:
 
 
 def _compact(number: int) -> bytes:
-    """Java's CompactInt."""
+    """Encode a Java CompactInt."""
     if number < 0x80:
         return struct.pack(">B", number)
     if number <= 0x3FFF:
@@ -126,7 +129,7 @@ def _compact(number: int) -> bytes:
 
 
 def _compact_at(data: memoryview, at: int) -> tuple[int, int]:
-    """The CompactInt at `at`, and where it ends."""
+    """Return the CompactInt at `at`, and its end."""
     (first,) = struct.unpack_from(">B", data, at)
     if first < 0x80:
         return first, at + 1

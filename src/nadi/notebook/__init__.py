@@ -1,9 +1,8 @@
-"""For notebooks: the player, pictures of segments, and tables of what a client returns.
+"""Notebook support: a stream player, charts of segments, and tables of a client's values.
 
-Owns: a widget that plays a stream in a cell's output with the modules of nadi's own page (`widget`), and what
-answers it from the kernel (`projector`): a browser asks over the widget's comm, so it need not reach nadi. Never sees:
-HTTP, and files of a server. The extra `nadi[notebook]` brings what it needs; single values show themselves without it
-(`nadi.display`).
+The player is a widget that runs the modules of nadi's web page in a cell's output (`widget`); the kernel answers its
+requests (`projector`) over the widget's comm, so the browser needs no connection to nadi. Uses neither HTTP nor a
+server's files. Requires the extra `nadi[notebook]`; single values are displayed without it (`nadi.display`).
 
 >>> import nadi.notebook
 >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -40,75 +39,77 @@ HEIGHT_LEAST, HEIGHT_MOST = 400, 4_000
 def play(
     manager: StreamManager, scope: str, slice_or_stream: str | NamedSlice, *, height_px: int = 560
 ) -> PlayerWidget:
-    """Make a player of a stream, which begins live, or of a named slice, which begins at its start.
+    """Create a player of a stream, which starts live, or of a named slice, which starts at the slice's start.
 
-    A name is that of a stream or of a slice; where both have it, InvalidArgumentError says so, and the slice itself can
-    be given. The widget plays for as long as the client is open; `close` ends it. It takes the extra `nadi[notebook]`.
+    InvalidArgumentError if both a stream and a slice have the name: pass the NamedSlice for the slice. The widget plays
+    as long as the client is open; `close` ends it. Requires the extra `nadi[notebook]`.
     """
     if not isinstance(manager, StreamManager):
         raise InvalidArgumentError(
-            f"the player needs a nadi.StreamManager, not {type(manager).__name__}: open one for it"
+            f"the player needs a nadi.StreamManager, not {type(manager).__name__}: open one first"
         )
     if isinstance(height_px, bool) or not isinstance(height_px, int) or not HEIGHT_LEAST <= height_px <= HEIGHT_MOST:
-        raise InvalidArgumentError(f"height_px is a number from {HEIGHT_LEAST} to {HEIGHT_MOST:,}, not {height_px!r}")
+        raise InvalidArgumentError(f"height_px can't be {height_px!r}: use {HEIGHT_LEAST} to {HEIGHT_MOST:,}")
     try:
         from nadi.notebook.widget import PlayerWidget
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("anywidget", "traitlets"):
             raise
         raise InvalidArgumentError("the player needs anywidget: pip install 'nadi[notebook]'") from None
-    stream, name = _found(manager, scope, slice_or_stream)
+    stream, name = _resolve(manager, scope, slice_or_stream)
     return PlayerWidget(manager, scope, stream, name, height_px)
 
 
-def _found(manager: StreamManager, scope: str, what: str | NamedSlice) -> tuple[str, str]:
-    """The stream, and the slice's name or "" for the whole stream."""
-    if isinstance(what, NamedSlice):
-        if what.scope != scope:
-            raise InvalidArgumentError(f"slice {what.name} is one of scope {what.scope}: give that, not {scope}")
-        return what.stream, manager.slices(scope).get(what.name).name
-    if not isinstance(what, str):
-        raise InvalidArgumentError(f"give a stream's or a slice's name, or a NamedSlice, not {type(what).__name__}")
+def _resolve(manager: StreamManager, scope: str, target: str | NamedSlice) -> tuple[str, str]:
+    """Return the stream, and the slice's name or "" for the entire stream."""
+    if isinstance(target, NamedSlice):
+        if target.scope != scope:
+            raise InvalidArgumentError(
+                f"slice {target.name} belongs to scope {target.scope}, not {scope}: pass its scope"
+            )
+        return target.stream, manager.slices(scope).get(target.name).name
+    if not isinstance(target, str):
+        raise InvalidArgumentError(f"pass the name of a stream or slice, or a NamedSlice, not {type(target).__name__}")
     try:
-        named: NamedSlice | None = manager.slices(scope).get(what)
+        named: NamedSlice | None = manager.slices(scope).get(target)
     except SliceNotFoundError:
         named = None
     if named is None:
-        manager.current_segments(scope, what)  # StreamNotFoundError, if it is neither
-        return what, ""
-    if what in manager.list_streams(scope):
+        manager.current_segments(scope, target)  # StreamNotFoundError, if it is neither
+        return target, ""
+    if target in manager.list_streams(scope):
         raise InvalidArgumentError(
-            f"{scope} has both a stream and a slice {what}: for the slice give manager.slices({scope!r}).get({what!r}),"
-            " for the stream rename the slice"
+            f"{scope} has both a stream and a slice {target}: pass manager.slices({scope!r}).get({target!r}) for the "
+            "slice, or rename the slice to play the stream"
         )
     return named.stream, named.name
 
 
-# --- pictures and tables ----------------------------------------------------------------------------
+# --- charts and tables ------------------------------------------------------------------------------
 
 
 class Picture:
-    """Shows itself in a notebook, as SVG; `figure` is matplotlib's, to be changed or saved."""
+    """A chart that notebooks show as SVG; `figure` is matplotlib's, to change or save."""
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
 
     def _repr_svg_(self) -> str:
-        made = io.StringIO()
-        self.figure.savefig(made, format="svg")
-        return made.getvalue()
+        svg = io.StringIO()
+        self.figure.savefig(svg, format="svg")
+        return svg.getvalue()
 
 
 def plot_segments(manager: StreamManager, scope: str, stream: str, *, last_s: float | None = None) -> Picture:
-    """Draw how a stream's segments were split and merged: the key range up, time across, and the colour is the rate.
+    """Chart the splits and merges of a stream's segments: key range against time, coloured by rate.
 
-    last_s: only so many seconds up to now; None means since the stream was made. It takes matplotlib, of the extra
-    `nadi[notebook]`: InvalidArgumentError without it.
+    last_s: the last seconds to show; None means since the stream's creation. InvalidArgumentError without matplotlib,
+    which the extra `nadi[notebook]` installs.
     """
     if last_s is not None:
         check_seconds(last_s, "last_s")
         if not last_s:
-            raise InvalidArgumentError("last_s is 0: give a number of seconds, or None for all")
+            raise InvalidArgumentError("last_s is 0: pass a number of seconds, or None for all")
     now_ms = time.time_ns() // 1_000_000
     since_ms = now_ms - round(last_s * 1000) if last_s is not None else 0
     spans = charts.spans_of(manager.segment_history(scope, stream), now_ms, since_ms)
@@ -116,7 +117,7 @@ def plot_segments(manager: StreamManager, scope: str, stream: str, *, last_s: fl
 
 
 class HtmlTable:
-    """Shows itself in a notebook; `values` are what it was made of."""
+    """A table that notebooks show as HTML; `values` are its rows."""
 
     def __init__(self, values: tuple[Any, ...], title: str) -> None:
         self.values, self._title = values, title
@@ -129,17 +130,19 @@ class HtmlTable:
 
 
 def table(values: Iterable[Any], title: str = "") -> HtmlTable:
-    """Make a table of bookmarks, slices, segments, loads, lags, …: values of one class, as a client returns them.
+    """Create a table of values of one class that a client returned: bookmarks, slices, segments, loads, lags, …
 
     >>> from nadi.client import SegmentRange
     >>> print(table([SegmentRange(0, 0.0, 1.0)]))
     SegmentRange(segment_id=0, low=0.0, high=1.0)
     """
-    found = tuple(values)
-    kinds = {type(one) for one in found}
+    rows = tuple(values)
+    kinds = {type(row) for row in rows}
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise InvalidArgumentError(f"a table has values of one class, not of several ({names}): make a table of each")
-    if found and not (dataclasses.is_dataclass(found[0]) or hasattr(found[0], "__struct_fields__")):
-        raise InvalidArgumentError(f"a {type(found[0]).__name__} has no fields: give values that a client returned")
-    return HtmlTable(found, title)
+        raise InvalidArgumentError(f"a table takes values of one class, not {names}: create a table for each")
+    if rows and not (dataclasses.is_dataclass(rows[0]) or hasattr(rows[0], "__struct_fields__")):
+        raise InvalidArgumentError(
+            f"can't show a {type(rows[0]).__name__} in a table: pass values returned by a client"
+        )
+    return HtmlTable(rows, title)

@@ -1,20 +1,17 @@
-"""What answers one widget's browsers, in the client's own loop.
+"""Answers to the requests of one widget's browsers, in the client's event loop.
 
-A browser asks, and is sent what it asked for and no more: of events at most NOTEBOOK_AHEAD batches are on their way to
-it, and it gets the next one when it has taken one. Meanwhile nothing is read. Time goes on, though: playing passes over
-what it should have shown, a tail goes on at the tail, and each says so. Whoever takes nothing for NOTEBOOK_SILENCE_S is
-gone.
+At most NOTEBOOK_AHEAD batches of events are in flight to a browser; the next is sent when it acknowledges one, and
+nothing is read meanwhile. Time continues, though: playback skips events that are due, a tail resumes at the tail, and
+both report it. A browser that acknowledges nothing for NOTEBOOK_SILENCE_S is considered closed.
 
-What a browser says to the kernel, and what it is answered.
+Each request has an id chosen by the browser; its responses have the same id and a kind:
 
-Each message has an id that the browser chose for a question; answers to it have the same one, and a kind:
+    known → answer          information about the stream
+    first → answer          a batch with the first events of a range
+    play, tail → batch …    until `end`; `more` acknowledges a batch, `stop` cancels
+    any → refused           {status, error}: 400 if it can't succeed, 503 if it may be retried
 
-    known → answer          what is to be known of the stream
-    first → answer          a batch with the first events of a stretch
-    play, tail → batch …    until `end`; `more` says that a batch was taken, `stop` that no more are wanted
-    any → refused           {status, error}: 400 for what can't succeed, 503 for what may be tried again
-
-An answer's JSON is in the one buffer of its message.
+The JSON of a response is the only buffer of its message.
 """
 
 from __future__ import annotations
@@ -49,14 +46,14 @@ from nadi.web.stream_cuts import seen_bookmark, seen_slice
 
 
 class KnownStreams(msgspec.Struct, frozen=True):
-    """places: with bookmarks and slices, too. by: as in the page's endpoints."""
+    """Request for information. places: include bookmarks and slices. by: as in the page's endpoints."""
 
     places: bool = False
     by: Literal["arrival", "event-time"] | None = None
 
 
 class BareMessage(msgspec.Struct, frozen=True):
-    """What has no more to it than its kind."""
+    """A message without fields."""
 
 
 Question = KnownStreams | FirstEvents | Played | BareMessage
@@ -76,7 +73,7 @@ class RefusalMessage(ResponseBody, frozen=True):
 
 
 class StreamKnown(ResponseBody, frozen=True):
-    """bookmarks, slices: None if they weren't asked for, or are not permitted to be seen."""
+    """Information about a stream. bookmarks, slices: None if they weren't requested or permission is missing."""
 
     segments: list[SegmentReport]
     loads: list[LoadReport]
@@ -86,16 +83,15 @@ class StreamKnown(ResponseBody, frozen=True):
 
 
 def parsed(message: object) -> tuple[str, str, Question]:
-    """The message's id and kind, and what it asks; msgspec.ValidationError says what is wrong with it. Numbers may be
-    texts, as in a query."""
+    """Parse a message to its id, kind and request; msgspec.ValidationError. Numbers may be text, as in a query."""
     head = msgspec.convert(message, Head)
     assert isinstance(message, dict)
-    asked, kind = {key: value for key, value in message.items() if key not in ("id", "kind")}, _KINDS.get(head.kind)
+    fields, kind = {key: value for key, value in message.items() if key not in ("id", "kind")}, _KINDS.get(head.kind)
     if kind is None:
-        raise msgspec.ValidationError(f"there is no kind {head.kind!r}")
-    if unknown := asked.keys() - set(kind.__struct_encode_fields__):
-        raise msgspec.ValidationError(f"there is no {min(unknown)}")
-    question: Question = msgspec.convert(asked, kind, strict=False)
+        raise msgspec.ValidationError(f"unknown kind {head.kind!r}")
+    if unknown := fields.keys() - set(kind.__struct_encode_fields__):
+        raise msgspec.ValidationError(f"unknown field {min(unknown)}")
+    question: Question = msgspec.convert(fields, kind, strict=False)
     return head.id, head.kind, question
 
 
@@ -105,15 +101,15 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def id_of(message: object) -> str | None:
-    """Of a message that is something else, the id if it has one, so that whoever waits is answered."""
-    found = message.get("id") if isinstance(message, dict) else None
-    return found if isinstance(found, str) and len(found) <= 64 else None
+    """Return the id of an invalid message, if it has one, so that its sender gets a response."""
+    name = message.get("id") if isinstance(message, dict) else None
+    return name if isinstance(name, str) and len(name) <= 64 else None
 
 
 async def known(
     manager: StreamManager, scope: str, stream: str, *, has_places: bool, by: str | None = None
 ) -> StreamKnown:
-    """All that is asked for; of segments, bookmarks and slices the newest if there are too many."""
+    """Collect information about a stream, with the newest segments, bookmarks and slices if there are too many."""
     span, segments, loads = await asyncio.gather(
         stream_span(manager, scope, stream, by),
         manager.segment_history(scope, stream),
@@ -133,8 +129,8 @@ async def _places(
     except AccessDeniedError:
         return None, None
     return (
-        [await seen_bookmark(times, one) for one in sorted(marks, key=_made_at)[-NOTEBOOK_PLACES:]],
-        [await seen_slice(times, one) for one in sorted(slices, key=_made_at)[-NOTEBOOK_PLACES:]],
+        [await seen_bookmark(times, mark) for mark in sorted(marks, key=_made_at)[-NOTEBOOK_PLACES:]],
+        [await seen_slice(times, named) for named in sorted(slices, key=_made_at)[-NOTEBOOK_PLACES:]],
     )
 
 
@@ -146,31 +142,33 @@ Send = Callable[[dict[str, str], bytes], None]
 
 @dataclass(slots=True, eq=False)
 class _PendingQuestion:
-    """One question under way: its task, and how many batches are on their way."""
+    """A request in progress: its task, and the number of unacknowledged batches."""
 
     task: asyncio.Task[None] | None = None
     ahead: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def taken(self) -> None:
+    def acknowledge(self) -> None:
         if self.ahead:
             self.ahead -= 1
             self.changed.set()
 
-    async def room(self) -> None:
-        """Wait until another batch may be sent; UnavailableError if nobody takes those that were."""
+    async def reserve(self) -> None:
+        """Wait until another batch may be sent; UnavailableError if none is acknowledged."""
         while self.ahead >= NOTEBOOK_AHEAD:
             self.changed.clear()
             try:
                 async with asyncio.timeout(NOTEBOOK_SILENCE_S):
                     await self.changed.wait()
             except TimeoutError:
-                raise UnavailableError("the browser took nothing for a while: it may ask again") from None
+                raise UnavailableError(
+                    f"the browser acknowledged nothing for {NOTEBOOK_SILENCE_S:g} s: it may retry"
+                ) from None
         self.ahead += 1
 
 
 class Projector:
-    """`receive` what browsers say about one stream, until `close`. send(head, body): a message to all of them."""
+    """A handler of browsers' messages about one stream, until `close`. send(head, body): sends to all browsers."""
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, send: Send) -> None:
         self._manager, self._scope, self._stream, self._send = manager, scope, stream, send
@@ -181,68 +179,71 @@ class Projector:
         return len(self._open)
 
     def receive(self, message: object) -> None:
-        """Take a browser's message. Nothing that it may be does any harm; what is no question is refused."""
+        """Handle a browser's message; untrusted input, rejected if it is invalid."""
         try:
-            name, kind, said = parsed(message)
+            name, kind, question = parsed(message)
         except msgspec.ValidationError as error:
             if (unknown := id_of(message)) is not None:
-                self._tell(unknown, "refused", RefusalMessage(400, f"the kernel doesn't understand: {error}"))
+                self._reply(unknown, "refused", RefusalMessage(400, f"invalid request: {error}"))
             return
-        held = self._open.get(name)
+        pending = self._open.get(name)
         if kind == "more":
-            if held is not None:
-                held.taken()
+            if pending is not None:
+                pending.acknowledge()
         elif kind == "stop":
-            if held is not None and held.task is not None:
-                held.task.cancel()
-        elif held is not None:
-            self._tell(name, "refused", RefusalMessage(400, "that id is one of a question under way: choose another"))
+            if pending is not None and pending.task is not None:
+                pending.task.cancel()
+        elif pending is not None:
+            self._reply(name, "refused", RefusalMessage(400, "the id belongs to a request in progress: choose another"))
         elif self._is_closed:
-            self._tell(name, "refused", RefusalMessage(400, "this player was closed: make another"))
+            self._reply(name, "refused", RefusalMessage(400, "this player was closed: create another"))
         elif len(self._open) >= NOTEBOOK_READERS:
-            self._tell(name, "refused", RefusalMessage(503, f"{NOTEBOOK_READERS} questions are under way: try again"))
+            refusal = RefusalMessage(503, f"the limit of {NOTEBOOK_READERS} concurrent requests is reached: try again")
+            self._reply(name, "refused", refusal)
         else:
-            asked = self._open[name] = _PendingQuestion()
+            pending = self._open[name] = _PendingQuestion()
             task = f"player of {self._scope}/{self._stream}"
-            asked.task = asyncio.create_task(self._answer(name, said, asked), name=task)
-            asked.task.add_done_callback(lambda _: self._open.pop(name, None))
+            pending.task = asyncio.create_task(self._answer(name, question, pending), name=task)
+            pending.task.add_done_callback(lambda _: self._open.pop(name, None))
 
     def close(self) -> None:
-        """Stop answering; what is under way is cancelled."""
+        """Reject further requests, and cancel those in progress."""
         self._is_closed = True
-        for asked in self._open.values():
-            if asked.task is not None:
-                asked.task.cancel()
+        for pending in self._open.values():
+            if pending.task is not None:
+                pending.task.cancel()
 
-    async def _answer(self, name: str, said: Question, asked: _PendingQuestion) -> None:
+    async def _answer(self, name: str, question: Question, pending: _PendingQuestion) -> None:
         stream = self._manager, self._scope, self._stream
         try:
-            match said:
+            match question:
                 case KnownStreams():
-                    self._tell(name, "answer", await known(*stream, has_places=said.places, by=said.by))
+                    self._reply(name, "answer", await known(*stream, has_places=question.places, by=question.by))
                 case FirstEvents():
-                    stretch = await stretch_of(*stream, said)
-                    batch = await first_events(self._manager, stretch, said.most, last=said.which == "last")
-                    self._tell(name, "answer", batch)
+                    stretch = await stretch_of(*stream, question)
+                    batch = await first_events(self._manager, stretch, question.most, last=question.which == "last")
+                    self._reply(name, "answer", batch)
                 case Played():
-                    await self._batches(name, play(self._manager, await stretch_of(*stream, said)), asked)
+                    await self._batches(name, play(self._manager, await stretch_of(*stream, question)), pending)
                 case _:
-                    await self._batches(name, tail(*stream), asked)
+                    await self._batches(name, tail(*stream), pending)
         except NadiError as error:
-            may_be_tried = isinstance(error, UnavailableError) and not isinstance(error, ClosedError)
-            self._tell(name, "refused", RefusalMessage(503 if may_be_tried else 400, str(error)))
+            may_retry = isinstance(error, UnavailableError) and not isinstance(error, ClosedError)
+            self._reply(name, "refused", RefusalMessage(503 if may_retry else 400, str(error)))
         except Exception:
-            log.exception("answering a player failed")
-            self._tell(name, "refused", RefusalMessage(400, "the kernel failed to answer: see its log"))
+            log.exception("a player's request failed")
+            self._reply(name, "refused", RefusalMessage(400, "the request failed in the kernel: see its log"))
 
-    async def _batches(self, name: str, batches: AsyncGenerator[EventsMessage, None], asked: _PendingQuestion) -> None:
+    async def _batches(
+        self, name: str, batches: AsyncGenerator[EventsMessage, None], pending: _PendingQuestion
+    ) -> None:
         async with aclosing(batches):
             while True:
-                await asked.room()
+                await pending.reserve()
                 if (batch := await anext(batches, None)) is None:
                     break
-                self._tell(name, "batch", batch)
-        self._tell(name, "end", {})
+                self._reply(name, "batch", batch)
+        self._reply(name, "end", {})
 
-    def _tell(self, name: str, kind: str, body: object) -> None:
+    def _reply(self, name: str, kind: str, body: object) -> None:
         self._send({"id": name, "kind": kind}, msgspec.json.encode(body))

@@ -1,10 +1,10 @@
-"""The widget: a player in a cell's output, whose browser asks over the widget's comm, and the kernel's client answers.
+"""The player widget: runs in a cell's output, and sends requests over its comm to a client in the kernel.
 
-The kernel takes the browser's messages between cells. While a cell runs, what was asked for already still comes, and
-the player waits for the rest.
+The kernel handles the browser's messages between cells. While a cell runs, responses to earlier requests still arrive,
+and the player waits for others.
 
-The widget's script has the modules of nadi's own page that the player is made of, as they are. The browser makes an
-address of each, those that are imported first, and loads the last one.
+The widget's script embeds the modules of nadi's web page that the player uses, unchanged. The browser creates a URL for
+each, in the order of imports, and loads the last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ export default { render: (given) => render(given, STYLE) };
 
 @cache
 def script() -> str:
-    """The whole of it, a module of JavaScript."""
+    """Build the widget's JavaScript module."""
     sources = modules()
     own = files("nadi.notebook") / "files" / "widget.css"
     style = (files("nadi.web") / "files" / "style.css").read_text("utf-8")
@@ -51,7 +51,7 @@ def script() -> str:
 
 
 def modules() -> dict[str, str]:
-    """Texts of the modules by their names, each after those that it imports."""
+    """Return the modules' sources by name, each after its imports."""
     page = files("nadi.web") / "files" / "js"
     texts = {"widget.js": (files("nadi.notebook") / "files" / "widget.js").read_text("utf-8")}
     imports: dict[str, list[str]] = {}
@@ -61,12 +61,12 @@ def modules() -> dict[str, str]:
         texts.setdefault(name, "")
         texts[name] = texts[name] or (page / name).read_text("utf-8")
         imports[name] = _IMPORTED.findall(texts[name])
-        waiting += [one for one in imports[name] if one not in texts]
+        waiting += [imported for imported in imports[name] if imported not in texts]
     return {name: texts[name] for name in TopologicalSorter(imports).static_order()}
 
 
 class PlayerWidget(anywidget.AnyWidget):
-    """Made by `nadi.notebook.play`. slice: "" for the whole stream."""
+    """A stream player, created by `nadi.notebook.play`. slice: "" for the entire stream."""
 
     _esm = script()
     scope = traitlets.Unicode(read_only=True).tag(sync=True)
@@ -77,14 +77,14 @@ class PlayerWidget(anywidget.AnyWidget):
     def __init__(self, manager: StreamManager, scope: str, stream: str, name: str, height_px: int) -> None:
         self._is_over = False
         self._thread, core = inside(manager)
-        self._projector = Projector(core, scope, stream, self._tell)
+        self._projector = Projector(core, scope, stream, self._reply)
         for trait, value in (("scope", scope), ("stream", stream), ("slice", name), ("height_px", height_px)):
             self.set_trait(trait, value)
-        super().__init__()  # which shows the browser what it begins with
+        super().__init__()  # sends the initial traits to the browser
         self.on_msg(self._received)
 
     def close(self) -> None:
-        """End what it plays, and take it out of the notebook."""
+        """Stop playing, and remove the widget from the notebook."""
         if not self._is_over:
             self._is_over = True
             with suppress(ClosedError):
@@ -92,7 +92,7 @@ class PlayerWidget(anywidget.AnyWidget):
         super().close()
 
     def __del__(self) -> None:
-        # In any thread, with any lock held: nothing is asked of the client's thread. What is under way holds it.
+        # May run in any thread with any lock held, so don't call the client's thread; pending requests keep it alive.
         self._is_over = True
         super().__del__()
 
@@ -101,9 +101,9 @@ class PlayerWidget(anywidget.AnyWidget):
             self._thread.call(self._projector.receive, content)
         except ClosedError as error:
             if (name := id_of(content)) is not None:
-                refusal = RefusalMessage(400, f"{error}: open another, and make a player with that")
-                self._tell({"id": name, "kind": "refused"}, msgspec.json.encode(refusal))
+                refusal = RefusalMessage(400, f"{error}: open another client and create a player with it")
+                self._reply({"id": name, "kind": "refused"}, msgspec.json.encode(refusal))
 
-    def _tell(self, head: dict[str, str], body: bytes) -> None:
-        """In the client's thread, mostly; a closed widget has nobody to tell."""
+    def _reply(self, head: dict[str, str], body: bytes) -> None:
+        """Send a response, usually in the client's thread; without effect on a closed widget."""
         self.send(head, buffers=[body])

@@ -1,8 +1,7 @@
-"""The test kit: a real server for your tests, streams to fill and read, and crashes when you want them.
+"""The test kit: a real server, helpers to fill and read streams, and crashes on demand.
 
-If nadi is installed, pytest finds the fixtures of `nadi.testing.plugin` by itself: `nadi_server` (one for the
-whole run), `nadi_manager` and `nadi_scope` (fresh for each test). Everything here works without pytest too.
-docs/testing.md is the guide.
+pytest loads the fixtures of `nadi.testing.plugin` automatically if nadi is installed: `nadi_server` (one per run),
+`nadi_manager` and `nadi_scope` (new for each test). Everything here works without pytest, too. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RestartableServer", "await_events", "fill_stream", "read_stream"]
 
-if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
+if not TYPE_CHECKING:  # a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        # imported when first asked for: pytest loads this package in every run, also in those that use nothing of it
+        # imported on first access: pytest loads this package in every run
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{'server' if name == 'RestartableServer' else 'streams'}"), name)

@@ -1,6 +1,6 @@
-"""The fixtures that pytest loads by itself if nadi is installed; nothing starts until a test requests one.
+"""Fixtures that pytest loads automatically if nadi is installed; nothing starts until a test requests one.
 
-This module imports pytest, and only pytest imports this module: pytest isn't a dependency of nadi.
+Only pytest imports this module: pytest isn't a dependency of nadi.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def nadi_environment() -> Mapping[str, str]:
-    """Environment variables of the server's process; override this fixture to set some, such as NADI_LIMITS."""
+    """Environment variables of the server's process; override this fixture to set variables such as NADI_LIMITS."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def nadi_server(nadi_environment: Mapping[str, str]) -> Iterator[RestartableServer]:
-    """One server for all tests of the run, which may kill and restart it.
+    """A server for all tests of the run, which may kill and restart it.
 
-    Its folder is removed with it: a server's log files take half a gigabyte, and pytest would keep those of three runs.
+    Its folder is removed at the end: log files take half a gigabyte, and pytest's temporary folders last for three
+    runs.
     """
     from nadi.testing.server import RestartableServer
 
@@ -46,7 +47,7 @@ def nadi_manager(nadi_server: RestartableServer) -> Iterator[StreamManager]:
 
 @pytest.fixture
 def nadi_scope(nadi_server: RestartableServer, nadi_manager: StreamManager) -> Iterator[str]:
-    """The name of a new scope, deleted after the test with everything in it."""
+    """The name of a new scope, deleted with its contents after the test."""
     scope = f"test-{uuid.uuid4().hex[:12]}"
     nadi_manager.create_scope(scope)
     yield scope

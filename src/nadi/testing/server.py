@@ -1,7 +1,7 @@
-"""A server that a test may kill and start again, at the same address and with the same data.
+"""A server that tests can kill and restart, at the same address and with the same data.
 
-`kill` is `kill -9`: nothing is flushed and nobody is notified. Existing clients resume by themselves once the
-server is back, so a test can write, kill, restart, and check whether its program lost or duplicated anything.
+`kill` is `kill -9`: nothing is flushed and no client is notified. Clients resume automatically once the server is back,
+so a test can write, kill, restart, and check whether its program lost or duplicated events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from nadi.errors import ConflictError, InvalidArgumentError, UnavailableError
 from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, embedded
 
-_PORTS = range(20_000, 30_000)  # below those that a system gives to whoever connects, also while a server is down
+_PORTS = range(20_000, 30_000)  # below the ephemeral ports, which clients may take while the server is down
 _TRIES = 5
 
 
@@ -35,12 +35,12 @@ class RestartableServer:
         timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         if folder == "":
-            raise InvalidArgumentError("the data folder is empty: give a path, or '.' for the current folder")
+            raise InvalidArgumentError("the data folder is empty: pass a path, or '.' for the current folder")
         self._temporary = tempfile.TemporaryDirectory(prefix="nadi-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
         self._environment, self._timeout_s = dict(environment or {}), timeout_s
         self._running: EmbeddedServer | None = None
-        self._port = 0  # one that is free, the first time
+        self._port = 0  # chosen on the first start
         self.start()
 
     @property
@@ -58,19 +58,19 @@ class RestartableServer:
         return self._server().pid
 
     def start(self) -> None:
-        """Start the server on its data; it accepts clients when this returns. ConflictError if it is running."""
+        """Start the server on its data, and return when it accepts clients. ConflictError if it is running."""
         if self._running is not None:
-            raise ConflictError("the server runs already: kill() or stop() it first")
+            raise ConflictError("the server is already running: kill() or stop() it first")
         if self._port:
             self._running = self._started(self._port)
             return
-        for left in reversed(range(_TRIES)):
+        for remaining in reversed(range(_TRIES)):
             port = _free_port()
             try:
                 self._running, self._port = self._started(port), port
                 return
             except UnavailableError:
-                if not left or _is_free(port):  # nobody else was faster: it is something else
+                if not remaining or _is_free(port):  # the port isn't taken: the failure has another cause
                     raise
 
     def _started(self, port: int) -> EmbeddedServer:
@@ -93,7 +93,7 @@ class RestartableServer:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Kill the server, and restart it after the block, however that ends."""
+        """Kill the server, and restart it after the block, even if the block raises."""
         self.kill()
         try:
             yield
@@ -106,7 +106,7 @@ class RestartableServer:
             self.start()
 
     def close(self) -> None:
-        """Stop the server if it is running, and remove its folder if that is a temporary one."""
+        """Stop the server if it is running, and remove a temporary folder."""
         try:
             if self._running is not None:
                 self.stop()

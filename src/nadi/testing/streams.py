@@ -1,4 +1,4 @@
-"""Fill and read streams in one call, for tests: everything is stored, or read, when a call returns."""
+"""Helpers to fill and read streams; all events are stored, or read, when a call returns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill_stream(
     segments: int = 1,
     serializer: Serializer[Any] | None = None,
 ) -> StreamCut:
-    """Write the events to the stream, created with `segments` segments if it is missing; return the cut after them."""
+    """Write events to the stream, creating it with `segments` segments if necessary; return the cut after them."""
     manager.create_stream(scope, stream, segments)
     with manager.create_writer(scope, stream, serializer=serializer or Bytes()) as writer:
         writer.write_batch(events, routing_keys)
@@ -76,7 +76,7 @@ def read_stream(
     start: StreamCut | None = None,
     end: StreamCut | None = None,
 ) -> list[Any]:
-    """Return all events that are in the stream now (or up to `end`), in order for each routing key."""
+    """Return all events currently in the stream (or up to `end`), in order for each routing key."""
     end = end or manager.stream_info(scope, stream).tail
     events = manager.read_events(scope, stream, serializer=serializer or Bytes(), start=start, end=end)
     return [event.value for event in events]
@@ -109,19 +109,19 @@ def await_events(
 ) -> list[Any]:
     """Wait for the first `count` events from `start` (or the head), and return them.
 
-    RequestTimeoutError if fewer came within `timeout` seconds, or the stream was sealed before.
+    RequestTimeoutError if fewer arrive within `timeout` seconds, or before the end of a sealed stream.
     """
     deadline = time.monotonic() + timeout
-    found: list[Any] = []
+    received: list[Any] = []
     with manager.create_reader(scope, stream, serializer=serializer or Bytes(), start=start) as reader:
-        while len(found) < count:
+        while len(received) < count:
             try:
                 events = reader.next_events(max(deadline - time.monotonic(), 0.001))
             except RequestTimeoutError:
                 events = None
             if events is None:
                 raise RequestTimeoutError(
-                    f"{len(found)} of {count} events came in {scope}/{stream} within {timeout} s, or before its end"
+                    f"{len(received)} of {count} events arrived in {scope}/{stream} before its end or {timeout} s"
                 )
-            found += [event.value for event in events]
-    return found[:count]
+            received += [event.value for event in events]
+    return received[:count]

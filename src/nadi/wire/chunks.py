@@ -1,4 +1,4 @@
-"""Where a segment's bytes are in tier 2, as it is sent to those who can read its chunks themselves."""
+"""Encoding of the chunks of a segment, for clients that read tier 2 directly."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nadi.wire import commands as wire
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """`length` bytes of a segment from `offset` on are the chunk `name` from its start.
+    """A range of a segment stored at the start of the chunk `name`.
 
-    checksums: of the chunk's blocks, one after the other, as `segmentstore.tier2.checksums` packs them.
+    checksums: of the chunk's blocks, as `segmentstore.tier2.checksums` packs them.
     """
 
     name: str
@@ -30,10 +30,9 @@ class ChunkPart:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Some of a segment's chunks, in order; what lies between them is not in tier 2 yet.
+    """Some of a segment's chunks, in order; bytes between them aren't in tier 2 yet.
 
-    url: of the store of chunks, without credentials. mark: what that store alone says of itself.
-    is_last: no chunk comes after these.
+    url: of the chunk store, without credentials. mark: that store's identity. is_last: no further chunks follow.
     """
 
     url: str = ""
@@ -47,7 +46,7 @@ def packed_parts(parts: Sequence[ChunkPart]) -> bytes:
 
 
 def located_in(reply: wire.ChunksLocated) -> Located:
-    """What a store told; ProtocolError if it can't be read, or isn't in order.
+    """Decode a store's reply; ProtocolError if it is malformed or out of order.
 
     >>> part = ChunkPart("a chunk", 0, 8, bytes(4))
     >>> reply = wire.ChunksLocated(1, "a/b/0.#epoch.0", "file:///x", "m", packed_parts([part]), True)
@@ -64,5 +63,5 @@ def located_in(reply: wire.ChunksLocated) -> Located:
             raise ProtocolError(f"chunks of {reply.segment} are not in order: {str(part)[:200]}")
         end = part.end
     if not parts and not reply.is_last:
-        raise ProtocolError(f"no chunks of {reply.segment} were told, and more are to come")
+        raise ProtocolError(f"a reply without chunks of {reply.segment} announces more")
     return Located(reply.store, reply.mark, parts, reply.is_last)

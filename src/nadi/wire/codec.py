@@ -1,7 +1,7 @@
-"""Commands to bytes and bytes to commands, compiled from the annotations in `commands`.
+"""Encoders and decoders of commands, compiled from the annotations in `commands`.
 
-A frame is `i32 type · i32 length · payload`. Encoding returns a list of buffers, so big data is
-sent from where it is; `encode` joins them for everybody else.
+A frame is `i32 type · i32 length · payload`. Encoding returns a list of buffers, so that large data is sent without a
+copy; `encode` joins them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ def _fields(kind: type[Command]) -> list[tuple[str, Fixed | Variable]]:
 
 
 def _groups(kind: type[Command], optional: int) -> list[tuple[list[str], struct.Struct | None, Variable | None]]:
-    """Neighbouring fixed fields packed together; those from number `optional` on stand alone: they may be absent."""
+    """Group adjacent fixed fields to be packed together; fields from index `optional` on may be absent, so each is a
+    group."""
     groups: list[tuple[list[str], struct.Struct | None, Variable | None]] = []
 
-    def place(item: tuple[int, tuple[str, Fixed | Variable]]) -> int:
+    def group_key(item: tuple[int, tuple[str, Fixed | Variable]]) -> int:
         index, (_, field) = item
         return -1 if isinstance(field, Fixed) and index < optional else index
 
-    for _, items in groupby(enumerate(_fields(kind)), place):
+    for _, items in groupby(enumerate(_fields(kind)), group_key):
         names, fields = zip(*(pair for _, pair in items), strict=True)
         letters = "".join(field.letter for field in fields if isinstance(field, Fixed))
         variable = fields[0] if isinstance(fields[0], Variable) else None
@@ -54,7 +55,7 @@ def _groups(kind: type[Command], optional: int) -> list[tuple[list[str], struct.
 def _step(
     names: list[str], packed: struct.Struct | None, variable: Variable | None
 ) -> tuple[Callable[[Command], Any], Callable[[list[Buffer], Any], None]]:
-    """How to take a group's values from a command, and how to put them into a frame."""
+    """Return functions that get a group's values from a command, and append them to a frame."""
     get = attrgetter(*names)
     if variable is not None:
         return get, variable.write
@@ -69,7 +70,7 @@ def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
     fields = len(kind.__struct_fields__)
     mandatory = fields - len(kind.__struct_defaults__)
     groups = _groups(kind, mandatory)
-    what = kind.__name__
+    name = kind.__name__
 
     steps = [_step(*group) for group in _groups(kind, fields)]
 
@@ -81,11 +82,11 @@ def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
         values: list[Any] = []
         for _, packed, variable in groups:
             if position >= end and len(values) >= mandatory:
-                break  # an older peer leaves the trailing fields out
+                break  # older peers omit trailing fields
             if packed is not None:
                 stop = position + packed.size
                 if stop > end:
-                    raise ProtocolError(f"a {what} frame ends too early")
+                    raise ProtocolError(f"a {name} frame ends too early")
                 values.extend(packed.unpack_from(data, position))
                 position = stop
             elif variable is not None:
@@ -97,7 +98,7 @@ def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
 
 
 def _packed(kind: type[Command]) -> tuple[struct.Struct, Callable[[Command], tuple[Any, ...]]] | None:
-    """For commands of several fields, all of fixed size, such as acknowledgements: the whole frame in one step."""
+    """Return a one-step encoder for commands whose fields all have fixed size, such as acknowledgements."""
     fields = _fields(kind)
     if len(fields) < 2 or not all(isinstance(field, Fixed) for _, field in fields):
         return None
@@ -106,15 +107,17 @@ def _packed(kind: type[Command]) -> tuple[struct.Struct, Callable[[Command], tup
 
 
 def _with_own_append(read: Reader) -> Reader:
-    """How an AppendBlockEnd is read: mostly it has all its fields, and there may be one for each event."""
+    """Return a faster decoder of AppendBlockEnd, which usually has all its fields; there may be one for each event."""
 
     def read_append(data: memoryview, position: int, end: int) -> Command:
-        place = position + _TO_DATA.size
-        if place <= end:
-            writer, whole, size = _TO_DATA.unpack_from(data, position)
-            if size >= 0 and place + size + _AFTER_DATA.size == end:
-                stop = place + size
-                return AppendBlockEnd(writer, whole, data[place:stop], *_AFTER_DATA.unpack_from(data, stop))
+        data_start = position + _TO_DATA.size
+        if data_start <= end:
+            writer, complete_bytes, size = _TO_DATA.unpack_from(data, position)
+            if size >= 0 and data_start + size + _AFTER_DATA.size == end:
+                stop = data_start + size
+                return AppendBlockEnd(
+                    writer, complete_bytes, data[data_start:stop], *_AFTER_DATA.unpack_from(data, stop)
+                )
         return read(data, position, end)
 
     return read_append
@@ -132,7 +135,7 @@ _READERS[AppendBlockEnd.code] = _with_own_append(_READERS[AppendBlockEnd.code])
 
 
 def encode_parts(command: Command) -> tuple[list[Buffer], int]:
-    """The command's frame as buffers to be sent one after another, and its size; big data is not copied."""
+    """Encode a command as consecutive buffers; return them and their total size. Large data is not copied."""
     packed = _PACKED.get(type(command))
     if packed is not None:
         form, values = packed
@@ -147,7 +150,7 @@ def encode_parts(command: Command) -> tuple[list[Buffer], int]:
 
 
 def encode(command: Command) -> bytes:
-    """The command's frame as bytes.
+    """Encode a command as bytes.
 
     >>> from nadi.wire.commands import Hello
     >>> encode(Hello(17, 5)).hex(" ", 4)
@@ -157,7 +160,7 @@ def encode(command: Command) -> bytes:
 
 
 def encode_alike(commands: Sequence[Command]) -> bytes:
-    """The frames of commands of one kind, all of whose fields are of fixed size, end to end.
+    """Encode commands of one class, whose fields all have fixed size, as consecutive frames.
 
     >>> from nadi.wire.commands import Hello
     >>> len(encode_alike([Hello(17, 5), Hello(18, 5)]))
@@ -169,8 +172,8 @@ def encode_alike(commands: Sequence[Command]) -> bytes:
 
 
 def decode_payload(code: int, data: memoryview, start: int, end: int) -> Command:
-    """The command of type `code` whose payload is `data[start:end]`; ProtocolError if it isn't a valid one."""
+    """Decode the payload `data[start:end]` of a command of type `code`; ProtocolError if it is invalid."""
     reader = _READERS.get(code)
     if reader is None:
-        raise ProtocolError(f"there is no command of type {code}")
+        raise ProtocolError(f"unknown command type {code}")
     return reader(data, start, end)

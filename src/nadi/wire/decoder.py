@@ -1,8 +1,8 @@
-"""The receiving half of a connection: a buffer that the transport fills, and the commands in it.
+"""The receiving half of a connection: a buffer that the transport fills, decoded into commands.
 
-A transport asks for room with `get_buffer` and reports how much it filled with `filled`; `commands` yields the complete
-ones one by one (`buffer_updated` returns all of them). Views in commands point into the buffer; a buffer with views
-handed out is never written again but left to them. Buffers are small at first and grow with the input.
+A transport gets a buffer from `get_buffer` and reports the bytes received with `filled`; `commands` yields the complete
+commands one by one (`buffer_updated` returns all of them). Views in commands point into the buffer; a buffer with such
+views is never written again. Buffers are small at first and grow with the input.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
 _LEAST_ROOM = 4096
-_GROWTH = 4  # times as large as the last buffer is the next one
+_GROWTH = 4  # size of the next buffer relative to the last one
 
 
 class Held(Protocol):
-    """Who counts the memory of buffers, as long as anybody holds one."""
+    """A memory budget that is charged for buffers as long as they are referenced."""
 
     @property
     def room_bytes(self) -> int: ...
@@ -45,10 +45,10 @@ class Held(Protocol):
 
 
 class Decoder:
-    """Bytes in, commands out; after a ProtocolError it must not be used again.
+    """A parser of commands from bytes; unusable after a ProtocolError.
 
-    buffer_bytes: size of a buffer, and least_bytes of the first one; a larger frame gets its own. held: is notified of
-    every buffer. `max_frame_bytes` is the most a frame may announce, and may be changed between two commands.
+    buffer_bytes, least_bytes: size of a buffer, and of the first one; larger frames get a buffer of their size. held:
+    the budget charged for every buffer. `max_frame_bytes` limits frames, and may change between two commands.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class Decoder:
         self._held = held
         self._view = memoryview(b"")  # none yet
         self.current_bytes = 0  # of that buffer
-        self._start = 0  # of the first frame that is not whole yet
-        self._end = 0  # of what was received
+        self._start = 0  # of the first incomplete frame
+        self._end = 0  # of the received bytes
         self._shared = False  # commands hold views of this buffer
-        self.frame_bytes = 0  # of the command that came last
+        self.frame_bytes = 0  # of the last command
         self.max_frame_bytes = MAX_FRAME_RECEIVED_BYTES
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received but in no command yet."""
+        """Number of bytes received that aren't part of a returned command yet."""
         return self._end - self._start
 
     @property
     def wanted_bytes(self) -> int:
-        """Size of the incoming frame, with its head; 0 if it isn't known yet, or if `commands` will refuse it."""
+        """Size of the incoming frame, with its head; 0 if it isn't known yet, or `commands` will reject the frame."""
         if self._end - self._start < 8:
             return 0
         length: int = _FRAME.unpack_from(self._view, self._start)[1]
@@ -80,7 +80,7 @@ class Decoder:
 
     @property
     def head(self) -> tuple[int, int]:
-        """Type and size of the incoming frame; (0, 0) if they haven't arrived."""
+        """Type and size of the incoming frame, or (0, 0) before they have arrived."""
         if self._end - self._start < 8:
             return 0, 0
         code, length = _FRAME.unpack_from(self._view, self._start)
@@ -88,33 +88,33 @@ class Decoder:
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of the current buffer, as far as the next one replaces it."""
+        """Size of the current buffer, if the next one will replace it; else 0."""
         return 0 if self._shared else len(self._view)
 
     @property
     def next_buffer_bytes(self) -> int:
-        """Size of the buffer that `get_buffer` would make for the incoming frame; 0 if no other is needed."""
-        wanted = self.wanted_bytes
-        return wanted if self._start + wanted > len(self._view) and wanted > self._least else 0
+        """Size of the buffer that `get_buffer` would allocate for the incoming frame; 0 if the current one suffices."""
+        frame_bytes = self.wanted_bytes
+        return frame_bytes if self._start + frame_bytes > len(self._view) and frame_bytes > self._least else 0
 
     @property
     def pending(self) -> memoryview:
-        """What `pending_bytes` counts."""
+        """The bytes counted by `pending_bytes`."""
         return self._view[self._start : self._end]
 
     def get_buffer(self, _hint: int = -1) -> memoryview:
-        """Room for the transport to fill."""
+        """Return the buffer for the transport to fill."""
         size = self.current_bytes
         if size - self._end < _LEAST_ROOM or (self._start < self._end and self._start + self.wanted_bytes > size):
             self._renew()
         return self._view[self._end :]
 
     def filled(self, count: int) -> None:
-        """Note that `count` bytes of the room were filled."""
+        """Record that `count` bytes were received."""
         self._end += count
 
     def commands(self) -> Iterator[Command]:
-        """The complete commands, each removed as it is yielded. Don't ask for room meanwhile."""
+        """Yield and remove the complete commands. Don't call `get_buffer` during the iteration."""
         view, end = self._view, self._end
         while end - self._start >= 8:
             start = self._start
@@ -134,46 +134,46 @@ class Decoder:
             self._start = self._end = 0
 
     def appends(self, most: int) -> list[AppendBlockEnd]:
-        """The appends that are next, at most so many, up to any other command and to what `commands` must look at.
+        """Return and remove the next appends, at most `most`, stopping at any frame that `commands` must handle.
 
-        There may be one for each event, so they are taken in one loop; what comes out is the same.
+        A fast path with the results of `commands`: there may be one append for each event.
         """
         view, end, start, limit = self._view, self._end, self._start, self.max_frame_bytes
         begins, ends, code = BEFORE_DATA.unpack_from, AFTER_DATA.unpack_from, AppendBlockEnd.code
-        found: list[AppendBlockEnd] = []
-        while len(found) < most and end - start >= APPEND_BYTES:
-            kind, length, writer, whole, size = begins(view, start)
+        appends_found: list[AppendBlockEnd] = []
+        while len(appends_found) < most and end - start >= APPEND_BYTES:
+            kind, length, writer, complete_bytes, size = begins(view, start)
             stop = start + 8 + length
             if kind != code or length > limit or size < 0 or stop > end or length != size + APPEND_BYTES - 8:
                 break
             place = start + BEFORE_DATA.size
             after = place + size
-            found.append(AppendBlockEnd(writer, whole, view[place:after], *ends(view, after)))
+            appends_found.append(AppendBlockEnd(writer, complete_bytes, view[place:after], *ends(view, after)))
             start = stop
-        if found:
+        if appends_found:
             self._shared = True
             self._start = start
-            self.frame_bytes = APPEND_BYTES + len(found[-1].data)
-        return found
+            self.frame_bytes = APPEND_BYTES + len(appends_found[-1].data)
+        return appends_found
 
     def buffer_updated(self, count: int) -> list[Command]:
-        """All commands completed by the `count` bytes just received."""
+        """Record `count` received bytes; return all complete commands."""
         self._end += count
         return list(self.commands())
 
     def rest(self) -> None:
-        """Keep no buffer while nothing comes."""
+        """Release the buffer of an idle connection."""
         if self._start == self._end:
             self.close()
 
     def close(self) -> None:
-        """Let go of the buffer, and of what came of a frame."""
+        """Release the buffer and any incomplete frame."""
         self._view, self._start, self._end, self._shared = memoryview(b""), 0, 0, False
         self.current_bytes = 0
         self._size = self._least
 
     def _renew(self) -> None:
-        """Move the unfinished frame to the head of a fresh buffer that can hold it whole."""
+        """Move the incomplete frame to the head of a new buffer that can hold all of it."""
         pending = self._end - self._start
         size = self._size if self._held is None else max(self._least, min(self._size, self._held.room_bytes))
         fresh = self._buffer(max(size, self.wanted_bytes, pending + _LEAST_ROOM))
@@ -183,7 +183,7 @@ class Decoder:
         self._size = min(self._size * _GROWTH, self._most)
 
     def _buffer(self, size: int) -> memoryview:
-        """Writable memory that, unlike a bytearray's, is not zeroed first."""
+        """Allocate writable memory that, unlike a bytearray, isn't zeroed first."""
         import numpy as np
 
         array = np.empty(size, np.uint8)

@@ -1,12 +1,12 @@
-"""Errors in the wire protocol: which reply a server sends for one, and which error a client raises for a reply.
+"""Mapping between errors and replies of the wire protocol, for servers and clients.
 
-A reply carries less than an error: official clients know its type, sometimes an offset, and show the rest to nobody.
-So an error sent as a reply of its own type keeps its type, and one sent as an ErrorMessage keeps the family that its
-code names. Errors not in `error_reply` can't be expressed in the protocol: the server then closes the connection.
+A reply carries less than an error: official clients use its type, sometimes an offset, and ignore the text. An error
+with a reply type keeps its type; an error sent as an ErrorMessage keeps the family of its code. For errors that
+`error_reply` doesn't map, the server closes the connection.
 
-Damage is an ErrorMessage with nadi's own code, and the range in its text. It must not be a reply that clients
-interpret otherwise: official readers take NoSuchSegment for a segment's end, and a closed connection for a reason to
-ask again. This one fails a read of Pravega's Rust client at once, and of its Java client after its retries.
+Damage is sent as an ErrorMessage with a code of nadi's and the range in its text. Official readers would take
+NoSuchSegment for a segment's end, and would retry after a closed connection. An ErrorMessage fails a read of Pravega's
+Rust client at once, and of its Java client after its retries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _TEXT = re.compile(r"bytes (\d+) to (\d+) can't be read as they were stored: (.*
 
 
 def damage_reply(error: DamagedDataError, request_id: int) -> wire.ErrorMessage:
-    """
+    """Return the reply for damaged data.
+
     >>> reply = damage_reply(DamagedDataError("s/a/0.#epoch.0", 8, 24, "its chunk is missing"), 7)
     >>> reply.message
     "bytes 8 to 24 can't be read as they were stored: its chunk is missing"
@@ -51,22 +52,22 @@ def damage_reply(error: DamagedDataError, request_id: int) -> wire.ErrorMessage:
 
 
 def damage_of(reply: wire.ErrorMessage) -> DamagedDataError | ProtocolError:
-    """The error that a reply with the code DAMAGED_DATA stands for."""
-    found = _TEXT.fullmatch(reply.message)
-    if found is None:
-        return ProtocolError(f"damage of segment {reply.segment} is told without its range: {reply.message[:200]}")
-    return DamagedDataError(reply.segment, int(found[1]), int(found[2]), found[3])
+    """Decode a reply with the code DAMAGED_DATA."""
+    match = _TEXT.fullmatch(reply.message)
+    if match is None:
+        return ProtocolError(f"a damage report of segment {reply.segment} lacks the range: {reply.message[:200]}")
+    return DamagedDataError(reply.segment, int(match[1]), int(match[2]), match[3])
 
 
 _TOKEN_REFUSED, _TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed; the Rust client panics at any code but these and -1
 
 
 class KeyNotFoundError(ConditionFailedError):
-    """A table's server alone: the condition names a version, but the key is absent."""
+    """A key is absent although the condition names a version; used in a table's server only."""
 
 
 class TableLengthError(NadiError):
-    """A table's server alone: the condition on the whole table's length does not hold."""
+    """A table's length differs from the condition's; used in a table's server only."""
 
     def __init__(self, length: int) -> None:
         super().__init__(f"the table's length is {length}")
@@ -74,7 +75,7 @@ class TableLengthError(NadiError):
 
 
 def error_reply(error: Exception, request_id: int, segment: str, offset: int = -1) -> wire.Command:
-    """The reply to a request on `segment`, at `offset` where it has one; raises what the protocol has no word for."""
+    """Return the reply for an error of a request on `segment`, at `offset` if given; re-raises unmapped errors."""
     match error:
         case SegmentNotFoundError():
             return wire.NoSuchSegment(request_id, error.segment, "", offset)
@@ -106,13 +107,13 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.ErrorMessage(request_id, segment, str(error), wire.CHUNKS_UNAVAILABLE)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, str(error), wire.ILLEGAL_ARGUMENT)
-        case DataFolderError():  # what the server keeps for itself: it recovers, or says in its health why not
-            raise UnavailableError(f"the server can't say: {error}") from error
+        case DataFolderError():  # internal: the server recovers, or reports the reason in its health
+            raise UnavailableError(f"the server can't answer: {error}") from error
     raise error
 
 
 def error_of(reply: wire.Command) -> NadiError | None:
-    """The error that a reply stands for, or None if it is an answer."""
+    """Return the error that a reply reports, or None if the request succeeded."""
     match reply:
         case wire.SegmentIsSealed(segment=name):
             return StreamSealedError(name)
@@ -127,11 +128,11 @@ def error_of(reply: wire.Command) -> NadiError | None:
         case wire.TableSegmentNotEmpty(segment=name):
             return NotEmptyError(f"table {name} is not empty")
         case wire.TableKeyBadVersion(segment=name):
-            return ConditionFailedError(f"a key of table {name} has another version than expected")
+            return ConditionFailedError(f"a key of table {name} doesn't have the expected version")
         case wire.TableKeyDoesNotExist(segment=name):
-            return ConditionFailedError(f"a key of table {name} was expected and is not there")
+            return ConditionFailedError(f"an expected key of table {name} is missing")
         case wire.ConditionalCheckFailed():
-            return ConditionFailedError("the segment has another length than expected")
+            return ConditionFailedError("the segment doesn't have the expected length")
         case wire.InvalidEventNumber(event_number=number):
             return UnavailableError(f"the writer's event number {number} is not the next one")
         case wire.OperationUnsupported(operation_name=name):
@@ -139,7 +140,7 @@ def error_of(reply: wire.Command) -> NadiError | None:
         case wire.AuthTokenCheckFailed(error_code=code):
             if code == _TOKEN_EXPIRED:
                 return TokenExpiredError("the delegation token has expired")
-            return PermissionDeniedError("the segment store refused the delegation token: it is not for this")
+            return PermissionDeniedError("the segment store refused the delegation token: it lacks the permission")
         case wire.ErrorMessage(error_code=wire.DAMAGED_DATA):
             return damage_of(reply)
         case wire.ErrorMessage(error_code=code, segment=name, message=message):
@@ -154,10 +155,10 @@ def error_of(reply: wire.Command) -> NadiError | None:
 
 
 def is_whole(request: wire.Command, answer: wire.Command) -> bool:
-    """Whether an answer of the right kind has something for each key that was asked for."""
+    """Return whether an answer has an entry for each requested key."""
     match request, answer:
-        case wire.ReadTable(keys=asked), wire.TableRead(entries=given):
-            return len(given) == len(asked)
+        case wire.ReadTable(keys=requested), wire.TableRead(entries=returned):
+            return len(returned) == len(requested)
         case wire.UpdateTableEntries(entries=put) | wire.UpdateTableToFreeRoom(entries=put), wire.TableEntriesUpdated():
             return len(answer.versions) == len(put)
     return True

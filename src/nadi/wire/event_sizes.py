@@ -1,7 +1,7 @@
-"""The sizes of events that follow each other, as they are sent: a number each, and once where many are alike.
+"""Compact encoding of the sizes of consecutive events, with run lengths for equal sizes.
 
-A size is that of the event as it is stored, with its header. The numbers are as narrow as the largest payload allows;
-`places` says which of them stand for several events, and `counts` for how many.
+A size includes the event's header. Numbers are as narrow as the largest payload allows; `places` lists the indexes of
+numbers that stand for several events, and `counts` how many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _WIDTHS = (1, 2, 4)  # bytes of a payload's length
-_ALIKE = 8  # fewer of one size are sent one by one: a place and a count take as much room
+_ALIKE = 8  # shorter runs are sent one by one: an index and a count take as much space
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
@@ -33,7 +33,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class EventSizes:
-    """sizes: of the events, in order. The others as in `wire.EventSizesListed`."""
+    """Decoded sizes of consecutive events, in order; reached and checked as in `wire.EventSizesListed`."""
 
     sizes: Numbers
     reached: int
@@ -41,7 +41,7 @@ class EventSizes:
 
 
 def packed_sizes(sizes: Numbers) -> bytes:
-    """At most 5 bytes for an event, and few in all where events are alike.
+    """Encode sizes in at most 5 bytes per event, and far less if sizes repeat.
 
     >>> import numpy as np
     >>> len(packed_sizes(np.full(100_000, 108)))
@@ -67,7 +67,7 @@ def packed_sizes(sizes: Numbers) -> bytes:
 
 
 def sizes_in(request: wire.ListEventSizes, reply: wire.EventSizesListed) -> EventSizes:
-    """What a store told; ProtocolError if it can't be read, or is no answer to the request.
+    """Decode a store's reply; ProtocolError if it is malformed or doesn't match the request.
 
     >>> import numpy as np
     >>> request = wire.ListEventSizes(1, "a/b/0.#epoch.0", 20, 20, 99, 10, "")
@@ -77,34 +77,34 @@ def sizes_in(request: wire.ListEventSizes, reply: wire.EventSizesListed) -> Even
     """
     sizes = _unpacked(reply, request.most)
     if reply.reached != request.start + int(sizes.sum()):
-        raise ProtocolError(f"sizes of events of {reply.segment} don't add up to where they end, {reply.reached:,}")
+        raise ProtocolError(f"event sizes of {reply.segment} don't add up to their end at {reply.reached:,}")
     if not reply.reached <= reply.checked <= max(request.start, request.end):
         raise ProtocolError(
-            f"sizes of events of {reply.segment} up to {request.end:,} were told up to {reply.reached:,}, and their "
-            f"bytes looked at up to {reply.checked:,}"
+            f"event sizes of {reply.segment} up to {request.end:,} were requested; the reply reaches "
+            f"{reply.reached:,} and checked bytes up to {reply.checked:,}"
         )
     return EventSizes(sizes, reply.reached, reply.checked)
 
 
 def _unpacked(reply: wire.EventSizesListed, most: int) -> Numbers:
-    """Not more than `most`, whatever was sent: a few bytes can stand for any number."""
+    """Decode at most `most` sizes: a few bytes can represent any number."""
     import numpy as np
 
     try:
         packed = msgspec.msgpack.decode(reply.sizes, type=_Packed)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"sizes of events of {reply.segment} can't be read: {error}") from error
+        raise ProtocolError(f"event sizes of {reply.segment} can't be read: {error}") from error
     if packed.width not in _WIDTHS or len(packed.lengths) % packed.width or len(packed.places) % 4:
-        raise ProtocolError(f"sizes of events of {reply.segment} can't be read: they are of {packed.width} bytes each")
+        raise ProtocolError(f"event sizes of {reply.segment} can't be read: the width is {packed.width} bytes")
     lengths = np.frombuffer(packed.lengths, f">u{packed.width}").astype(np.int64)
     places = np.frombuffer(packed.places, ">u4").astype(np.int64)
     if len(packed.counts) != len(packed.places) or (np.diff(places) <= 0).any() or (places >= len(lengths)).any():
-        raise ProtocolError(f"sizes of events of {reply.segment} are told for others than there are")
+        raise ProtocolError(f"event sizes of {reply.segment} have run lengths at invalid indexes")
     counts = np.frombuffer(packed.counts, ">u4").astype(np.int64)
     if not counts.all() or len(lengths) - len(counts) + int(counts.sum()) > most:
-        raise ProtocolError(f"sizes of more events of {reply.segment} are told than {most:,}, or of none")
+        raise ProtocolError(f"event sizes of {reply.segment} have a run length of 0, or exceed {most:,} events")
     if (lengths > MAX_LARGE_EVENT_BYTES).any():
-        raise ProtocolError(f"{reply.segment} has an event of {int(lengths.max()):,} bytes, it is told")
+        raise ProtocolError(f"event sizes of {reply.segment} include {int(lengths.max()):,} bytes, above the limit")
     times = np.ones(len(lengths), np.int64)
     times[places] = counts
     return np.repeat(lengths + HEADER_BYTES, times)

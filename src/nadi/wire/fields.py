@@ -1,8 +1,8 @@
-"""How each kind of field of a wire command is written and read.
+"""Field types of wire commands, with their encoders and decoders.
 
-A command class names its fields with these annotations; `codec` compiles them. Big-endian
-everywhere. Fixed-size fields carry their `struct` letter so that neighbours are packed together.
-`View` is the rest of big data: it is handed out as a memoryview of the receive buffer, not copied.
+A command class annotates its fields with these types; `codec` compiles them. Everything is big-endian. Fixed-size
+fields carry their `struct` letter so that adjacent fields are packed together. `View` is for large data: it returns a
+memoryview of the receive buffer instead of a copy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nadi.limits import LIST_MAX_ENTRIES
 Buffer = bytes | bytearray | memoryview
 
 
-NO_VERSION = -(1 << 63)  # a table key's condition: none; also "never wrote" and "no such attribute"
+NO_VERSION = -(1 << 63)  # a table key without condition; also "never wrote" and "missing attribute"
 NOT_EXISTS = -1  # a table key's condition: absent
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A field of fixed size, by its struct letter."""
+    """A field of fixed size, described by its struct letter."""
 
     letter: str
 
@@ -33,7 +33,7 @@ class Fixed:
 class Variable:
     """A field of variable size.
 
-    write(parts, value) appends buffers; read(data, position, end) gives (value, next position).
+    write(parts, value) appends buffers; read(data, position, end) returns (value, next position).
     """
 
     write: Callable[[list[Buffer], Any], None]
@@ -65,7 +65,7 @@ _UPDATE = struct.Struct(">16sbqq")
 
 
 def take_count(data: memoryview, position: int, end: int, each: int = 1) -> tuple[int, int]:
-    """A count or length at `position`, checked against what the frame can still hold."""
+    """Read a count or length at `position`, checked against the frame's remaining bytes."""
     if position + 4 > end:
         raise ProtocolError("the frame ends within a length")
     count = _I32.unpack_from(data, position)[0]
@@ -123,7 +123,7 @@ def list_of(
     read: Callable[[memoryview, int, int], tuple[Any, int]],
     least: int,
 ) -> Variable:
-    """`i32 count`, then the elements, each at least `least` bytes long."""
+    """Return a list field: `i32 count`, then the elements, each at least `least` bytes long."""
 
     def write_all(parts: list[Buffer], values: Any) -> None:
         parts.append(_I32.pack(len(values)))
@@ -159,7 +159,7 @@ def _read_key(data: memoryview, position: int, end: int) -> tuple[WireTableKey, 
     key = bytes(data[position : position + size])
     position += size
     if position + 8 > stop:
-        raise ProtocolError("a table key has no version")
+        raise ProtocolError("a table key ends before its version")
     return WireTableKey(key, _I64.unpack_from(data, position)[0]), stop
 
 
@@ -219,7 +219,7 @@ def _write_range(parts: list[Buffer], ends: tuple[bytes, bytes, bytes]) -> None:
 def _read_range(data: memoryview, position: int, end: int) -> tuple[tuple[bytes, bytes, bytes], int]:
     token, position = _read_blob(data, position, end)
     low = high = b""
-    if position < end:  # Rust stops after the token
+    if position < end:  # the Rust client stops after the token
         _, position = _read_blob(data, position, end)
     if position < end:
         low, position = _read_blob(data, position, end)

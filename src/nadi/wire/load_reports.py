@@ -1,4 +1,4 @@
-"""The loads of segments, and the keys that writers report, as they are sent."""
+"""Encoding of segments' loads, and of the key positions that writers report."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _POSITION, _POSITION_BYTES = ">f8", 8
 
 
 def report_of_keys(writer_id: bytes, events: int, positions: Sequence[float]) -> wire.ReportKeys:
-    """The command that reports these positions of keys; they stand for so many events."""
+    """Build the command that reports these key positions as a sample of `events` events."""
     import numpy as np
 
     return wire.ReportKeys(writer_id, events, np.array(positions, _POSITION).tobytes())
 
 
 def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The positions that a report names; ProtocolError if it isn't a proper one.
+    """Decode the positions of a report; ProtocolError if it is invalid.
 
     >>> positions_of(report_of_keys(bytes(16), 1000, [0.25, 0.5])).tolist()
     [0.25, 0.5]
@@ -35,12 +35,14 @@ def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64
 
     size = len(report.positions)
     if not 0 < size <= LOAD_REPORT_POSITIONS * _POSITION_BYTES or size % _POSITION_BYTES:
-        raise ProtocolError(f"a report of keys has 1 to {LOAD_REPORT_POSITIONS} positions, not {size} bytes of them")
+        raise ProtocolError(
+            f"a key report has {size} bytes of positions: 1 to {LOAD_REPORT_POSITIONS} doubles expected"
+        )
     if report.events <= 0:
-        raise ProtocolError(f"a report of the keys of {report.events} events")
+        raise ProtocolError(f"a key report is for {report.events} events: at least 1 expected")
     positions = np.frombuffer(report.positions, _POSITION).astype(np.float64)
-    if not ((positions >= 0.0) & (positions < 1.0)).all():  # nor is it so for NaN
-        raise ProtocolError("a report of keys has a position outside [0, 1)")
+    if not ((positions >= 0.0) & (positions < 1.0)).all():  # False for NaN, too
+        raise ProtocolError("a key report has a position outside [0, 1)")
     return positions
 
 
@@ -49,7 +51,7 @@ def packed_loads(loads: Sequence[SegmentLoad]) -> bytes:
 
 
 def unpacked_loads(packed: bytes) -> list[SegmentLoad]:
-    """What `packed_loads` packed; ProtocolError if it isn't that."""
+    """Decode the output of `packed_loads`; ProtocolError."""
     try:
         return msgspec.msgpack.decode(packed, type=list[SegmentLoad])
     except msgspec.MsgspecError as error:

@@ -1,6 +1,6 @@
-"""Commands on their way to a transport: what one turn of the loop sends goes out in one write.
+"""Output of commands to a transport, with one write for each iteration of the event loop.
 
-A write to a socket costs more than most commands do, and each write may wake the peer.
+A write to a socket costs more than most commands, and each write may wake the peer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from nadi.wire.codec import encode_alike, encode_parts
 from nadi.wire.commands import Command
 from nadi.wire.fields import Buffer
 
-_LARGE_PART_BYTES = 64 * KIB  # is not copied to be joined with others
+_LARGE_PART_BYTES = 64 * KIB  # larger buffers aren't copied to be joined with others
 _BUFFERS_MAX = 64  # past it one joined write is faster than that many buffers
 
 
 class Outgoing:
-    """For one transport and its loop's thread. `flushed` is told how many bytes the transport was given.
+    """The output of one transport; for its loop's thread only.
 
-    `queued_bytes` of it wait for the end of this turn.
+    flushed: called with the number of bytes passed to the transport. `queued_bytes` wait for the end of the iteration.
     """
 
     def __init__(self, transport: asyncio.WriteTransport, flushed: Callable[[int], None] | None = None) -> None:
@@ -33,16 +33,16 @@ class Outgoing:
         self.queued_bytes = 0
 
     def send(self, command: Command) -> None:
-        """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
+        """Queue a command; an error, such as ProtocolError if it is too large, leaves the queue unchanged."""
         self.send_parts(*encode_parts(command))
 
     def send_all(self, commands: Sequence[Command]) -> None:
-        """Queue commands of one kind that is of fixed size."""
+        """Queue commands of one class of fixed size."""
         frames = encode_alike(commands)
         self.send_parts([frames], len(frames))
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:
-        """Queue a frame of so many bytes."""
+        """Queue a frame of `size` bytes in total."""
         if size > _LARGE_PART_BYTES and max(map(len, parts)) > _LARGE_PART_BYTES:
             self._buffers += parts
             self._is_large = True
@@ -54,11 +54,11 @@ class Outgoing:
             self._loop.call_soon(self.flush)
 
     def drop(self) -> None:
-        """Forget what is queued: the transport is no longer usable, and may not say so (uvloop's raises)."""
+        """Discard queued commands: the transport is unusable, and may not report it (uvloop's raises)."""
         self._buffers, self._is_large, self.queued_bytes = [], False, 0
 
     def flush(self) -> None:
-        """Hand what is queued to the transport now."""
+        """Pass all queued commands to the transport now."""
         buffers, is_large, size = self._buffers, self._is_large, self.queued_bytes
         self._buffers, self._is_large, self._is_due, self.queued_bytes = [], False, False, 0
         if not buffers or self._transport.is_closing():
@@ -68,7 +68,7 @@ class Outgoing:
                 self._transport.writelines(buffers)
             else:
                 self._transport.write(b"".join(buffers))
-        except BaseException:  # half a frame may be out, and others with it: nobody may wait for their answers
+        except BaseException:  # part of a frame may have been sent, so its callers and all others must fail
             self._transport.abort()
             raise
         if self._flushed is not None:

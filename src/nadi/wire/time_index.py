@@ -1,7 +1,7 @@
-"""A segment's time index, as it is sent: moments in ms since 1970, and offsets; and its clocks.
+"""Encoding of a segment's time index, which maps times in ms since 1970 to offsets, and the numbers of its clocks.
 
-A clock is a number. That of the server, by which events arrive, is ARRIVAL. A time that events have themselves has two
-clocks, made of how it is read, by which the latest and the earliest events are found (`segmentstore.state.time_index`).
+ARRIVAL is the server's clock, for arrival times. Each definition of event time has two clocks, derived from a hash of
+the definition, for the latest and the earliest events (`segmentstore.state.time_index`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ARRIVAL = 0
 NO_TIMES = (1 << 63) - 1, -(1 << 63)
-INDEXED = b"nadi.idx"  # of 8 bytes, the clock has the others
+INDEXED = b"nadi.idx"  # first half of a 16-byte attribute; the second half is the clock
 _STRETCH = [("end", ">i8"), ("earliest", ">i8"), ("latest", ">i8")]
 _ENTRY, _ENTRY_BYTES = [("moment", ">i8"), ("offset", ">i8")], 16
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -27,7 +27,7 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """moments, offsets: all bytes before `offsets[i]` came before `moments[i]`. The others as in `MomentsListed`."""
+    """Decoded entries: bytes before `offsets[i]` arrived before `moments[i]`; other fields as in `MomentsListed`."""
 
     moments: Numbers
     offsets: Numbers
@@ -37,12 +37,12 @@ class Moments:
 
 
 def clock_of(definition: str) -> int:
-    """The LATEST clock of a time that is read from events in that way."""
+    """Return the LATEST clock of a definition of event time."""
     return int.from_bytes(blake2b(definition.encode(), digest_size=8).digest()) >> 2 << 1 or 2
 
 
 def earliest_of(clock: int) -> int:
-    """The EARLIEST clock that belongs to a LATEST one."""
+    """Return the EARLIEST clock that belongs to a LATEST clock."""
     return clock + 1
 
 
@@ -51,19 +51,18 @@ def is_earliest(clock: int) -> bool:
 
 
 def check_clock(clock: int) -> None:
-    """InvalidArgumentError unless it is ARRIVAL, a LATEST or an EARLIEST clock."""
+    """Raise InvalidArgumentError unless it is ARRIVAL, a LATEST or an EARLIEST clock."""
     if clock < ARRIVAL or clock == earliest_of(ARRIVAL):
-        raise InvalidArgumentError(f"{clock} is no clock of a time index")
+        raise InvalidArgumentError(f"{clock} is not a clock of a time index")
 
 
 def indexed_attribute(clock: int) -> bytes:
-    """The segment's attribute that says up to where its events' times are in the index."""
+    """Return the segment attribute that holds the offset up to which event times are indexed."""
     return INDEXED + clock.to_bytes(8)
 
 
 def packed_stretches(ends: Numbers, earliest: Numbers, latest: Numbers) -> bytes:
-    """Stretches of events, one behind the other: where each ends, and the earliest and latest time in it; NO_TIMES if
-    none of its events has one."""
+    """Encode consecutive ranges of events: end, earliest and latest time of each; NO_TIMES without times."""
     import numpy as np
 
     packed = np.empty(len(ends), _STRETCH)
@@ -72,11 +71,11 @@ def packed_stretches(ends: Numbers, earliest: Numbers, latest: Numbers) -> bytes
 
 
 def stretches_in(packed: bytes) -> list[tuple[int, int, int]]:
-    """What `packed_stretches` made; ValueError if it did not."""
+    """Decode the output of `packed_stretches`; ValueError."""
     import numpy as np
 
-    found: list[tuple[int, int, int]] = np.frombuffer(packed, _STRETCH).tolist()
-    return found
+    stretches: list[tuple[int, int, int]] = np.frombuffer(packed, _STRETCH).tolist()
+    return stretches
 
 
 def packed_moments(entries: Sequence[tuple[int, int]]) -> bytes:
@@ -86,7 +85,7 @@ def packed_moments(entries: Sequence[tuple[int, int]]) -> bytes:
 
 
 def moments_in(reply: wire.MomentsListed) -> Moments:
-    """What a store told; ProtocolError if it can't be read, or isn't in order.
+    """Decode a store's reply; ProtocolError if it is malformed or out of order.
 
     >>> reply = wire.MomentsListed(1, "a/b/0.#epoch.0", packed_moments([(1000, 8), (2000, 16)]), True, 2500, 0)
     >>> moments_in(reply).offsets.tolist()
@@ -95,11 +94,11 @@ def moments_in(reply: wire.MomentsListed) -> Moments:
     import numpy as np
 
     if len(reply.moments) % _ENTRY_BYTES:
-        raise ProtocolError(f"moments of {reply.segment} can't be read: they have {len(reply.moments)} bytes")
+        raise ProtocolError(f"the time index of {reply.segment} can't be read: it has {len(reply.moments)} bytes")
     entries = np.frombuffer(reply.moments, _ENTRY)
     moments, offsets = entries["moment"].astype(np.int64), entries["offset"].astype(np.int64)
     if (np.diff(moments) <= 0).any() or (np.diff(offsets) <= 0).any():
-        raise ProtocolError(f"moments of {reply.segment} are not in order")
+        raise ProtocolError(f"the time index of {reply.segment} is out of order")
     if not len(entries) and not reply.is_last:
-        raise ProtocolError(f"no moments of {reply.segment} were told, and more are to come")
+        raise ProtocolError(f"a reply without time index entries of {reply.segment} announces more")
     return Moments(moments, offsets, reply.is_last, reply.appended_ms, reply.start)

@@ -1,4 +1,4 @@
-"""What the tests of reader groups share."""
+"""Fixtures for tests of reader groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`python -m tests.client.readergroup.reader_main URI GROUP READER DELIVERY WAY FILE`: a reader that appends each event
-that it gets to a file, before it asks for more, until it is killed."""
+to a file before it reads the next, until it is killed.
+"""
 
 from __future__ import annotations
 

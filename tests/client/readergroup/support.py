@@ -1,4 +1,4 @@
-"""Streams and groups for tests, and what their readers gave."""
+"""Streams and groups for tests, and checks of their readers' results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager
 from tests.support.waiting import until
 
-SHORT = {"refresh_ms": 100, "dead_after_ms": 60_000}  # nobody dies of a machine that stands still
+SHORT = {"refresh_ms": 100, "dead_after_ms": 60_000}  # no reader dies if the machine pauses
 _names = itertools.count()
 Read = TypeVar("Read")
 
@@ -33,7 +33,7 @@ def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: A
 
 
 def got(read: Read | None) -> Read:
-    """What a read returned, which must not be None."""
+    """Return a read's result, which must not be None."""
     assert read is not None
     return read
 
@@ -43,7 +43,7 @@ def numbers(reads: list[EventRead]) -> list[int]:
 
 
 def read_all(count: int, *readers: EventReader) -> list[EventRead]:
-    """So many events, and what else comes soon after them."""
+    """Read `count` events, and any results soon after them."""
     found: list[EventRead] = []
 
     def take(quiet_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""At most once and at least once: what readers of a group return again when one is killed, closed or taken offline."""
+"""Delivery guarantees of a group whose readers are killed, closed or taken offline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drained(reader: Any) -> list[int]:
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("way", ["events", "blocks"])
-def test_readers_killed_at_random_repeat_or_lose_what_their_delivery_says(
+def test_readers_killed_at_random_keep_their_delivery_guarantee(
     uri: str, manager: StreamManager, groups: ReaderGroupManager, tmp_path: Path, delivery: Any, way: str
 ) -> None:
     chance = random.Random(f"{delivery} {way}")
@@ -56,7 +56,7 @@ def test_readers_killed_at_random_repeat_or_lose_what_their_delivery_says(
         assert found.keys() == set(range(count))
 
 
-def test_reader_closed_within_a_block_gives_back_the_rest_only(
+def test_reader_closed_within_a_block_returns_only_unread_events(
     manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
     group = new_group(groups, new_stream(manager, 2, 100))
@@ -73,9 +73,7 @@ def test_reader_closed_within_a_block_gives_back_the_rest_only(
     assert Counter(found) == Counter(range(100))
 
 
-def test_reader_taken_for_dead_returns_nothing_that_others_return(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_reader_declared_dead_returns_no_event_of_others(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1, 50)
     group = new_group(groups, stream)
     slow = group.create_reader("slow", **ONCE)
@@ -91,7 +89,7 @@ def test_reader_taken_for_dead_returns_nothing_that_others_return(
     assert set(range(50, 100)) <= set(found)
 
 
-def test_readers_that_come_and_go_share_each_event_once(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_changing_readers_share_each_event_once(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 4, 200)
     group = new_group(groups, stream, refresh_ms=50)
     first = group.create_reader("first", **ONCE)
@@ -134,7 +132,7 @@ def test_checkpoint_and_reset_under_at_most_once_are_exact(manager: StreamManage
         assert found == list(range(60))
         group.reset_reader_group([manager.cuts("sc", group.stream_names()[0].split("/")[1]).head()])
         until(lambda: (read := reader.read_next_event(5)) is not None and read.is_reset)
-        assert drained(reader) == list(range(60)), "whoever resets a group wants it again"
+        assert drained(reader) == list(range(60)), "a reset repeats its events"
 
 
 def test_reader_of_values_records_before_it_returns_them(manager: StreamManager, groups: ReaderGroupManager) -> None:
@@ -146,7 +144,7 @@ def test_reader_of_values_records_before_it_returns_them(manager: StreamManager,
         assert group.unread_bytes() == 0
 
 
-def test_delivery_that_a_reader_cannot_give_is_refused(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_exactly_once_reader_is_rejected(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 1))
     wrong: list[Any] = ["exactly-once", "twice", True, None]
     for delivery in wrong:

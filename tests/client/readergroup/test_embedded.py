@@ -13,6 +13,7 @@ from nadi.client import EventRead, EventReader, ReaderGroupManager, StreamManage
 from nadi.client.readergroup.reader import drop_out
 from nadi.errors import (
     AlreadyExistsError,
+    ClosedError,
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
@@ -43,7 +44,7 @@ def test_one_reader_reads_all_of_two_streams(manager: StreamManager, groups: Rea
     assert group.unread_bytes() == 8 + 3
 
 
-def test_groups_are_made_found_and_deleted(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_groups_are_created_listed_and_deleted(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager)
     group = new_group(groups, stream)
     assert not groups.create_reader_group(group.name, stream)
@@ -131,9 +132,7 @@ def test_eight_readers_over_64_segments_balance(
     assert max(times.values()) < demanded_s, times
 
 
-def test_a_checkpoint_is_a_boundary_and_one_can_go_back_to_it(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_checkpoint_is_a_boundary_and_reset_returns_to_it(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 4, 400)
     group = new_group(groups, stream)
     readers = [group.create_reader(name) for name in "ab"]
@@ -184,7 +183,7 @@ def test_stream_cuts_up_to_the_event_while_the_application_is_busy(
         until(lambda: group.stream_cuts()[f"sc/{stream}"].positions == {0: last.offset})
 
 
-def test_a_cut_where_a_condition_first_holds(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_condition_makes_a_cut_before_its_first_event(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 2, 100)
     group = new_group(groups, stream)
     conditions = {"fifty": on_events(lambda event: event == b"50")}
@@ -201,7 +200,7 @@ def test_a_cut_where_a_condition_first_holds(manager: StreamManager, groups: Rea
         assert sorted(int(event.data) for event in events) == sorted(numbers(before))
 
 
-def test_a_slow_reader_gets_a_gap_and_goes_on(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_slow_reader_gets_a_gap_and_continues(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1, 10)
     group = new_group(groups, stream)
     cut = manager.stream_info("sc", stream).tail
@@ -249,11 +248,11 @@ def test_a_dead_reader_is_taken_offline_and_its_unfinished_events_are_repeated(
         found = numbers(read_all(96, other))
     done = [int(read.event) for read in first if read and read.event is not None][:-1]
     assert sorted([*done, *found]) == list(range(100))
-    with pytest.raises(Exception, match="closed"):
+    with pytest.raises(ClosedError):
         dead.read_next_event(1)
 
 
-def test_a_reader_taken_offline_by_call_is_told(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_reader_taken_offline_by_call_raises(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 1))
     reader = group.create_reader("r")
     group.reader_offline("r")
@@ -264,7 +263,7 @@ def test_a_reader_taken_offline_by_call_is_told(manager: StreamManager, groups: 
         assert group.online_readers() == ["r"]
 
 
-def test_who_watches_is_told_of_changes(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_notifications_report_changes(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     group = new_group(groups, stream)
     changes = group.notifications(every_s=0.05)
@@ -282,7 +281,9 @@ def test_who_watches_is_told_of_changes(manager: StreamManager, groups: ReaderGr
     assert next(changes).readers == 0
 
 
-def test_others_go_on_where_the_application_says(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_reader_offline_with_positions_moves_other_readers_there(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
     stream = new_stream(manager, 1, 100)
     group = new_group(groups, stream)
     dead = group.create_reader("dead")
@@ -300,19 +301,19 @@ def test_others_go_on_where_the_application_says(manager: StreamManager, groups:
     assert group.reader_offline("dead", kept) == {}
 
 
-def test_a_gap_is_told_again_if_it_was_not_done(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_gap_is_reported_again_unless_done(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1, 10)
     group = new_group(groups, stream)
     manager.truncate_stream(manager.stream_info("sc", stream).tail)
     write(manager, stream, 10, 12)
     first = group.create_reader("first")
-    told = first.read_next_event(60)
+    first_read = first.read_next_event(60)
     first.close(is_done=False)
     with group.create_reader("second") as second:
-        assert second.read_next_event(60) == told
-        assert told is not None
-        assert told.gap is not None
-        assert second.positions() == {told.segment: 0}
+        assert second.read_next_event(60) == first_read
+        assert first_read is not None
+        assert first_read.gap is not None
+        assert second.positions() == {first_read.segment: 0}
         assert numbers(read_all(2, second)) == [10, 11]
 
 
@@ -333,14 +334,15 @@ def test_a_start_cut_that_waits_for_one_segment_alone(manager: StreamManager, gr
     assert manager.cuts("sc", stream).settled(start).positions == {merged: 0}
 
 
-def test_a_start_past_the_end_is_named(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_start_past_the_end_raises(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     write(manager, stream, 0, 10)
     end = manager.stream_info("sc", stream).tail.positions[0]
     group = new_group(groups, stream, starts=[StreamCut("sc", stream, {0: end + 1})])
     with group.create_reader("r") as reader:
-        with pytest.raises(PastEndError, match=rf"offset {end + 1} .* its end at {end}"):
+        with pytest.raises(PastEndError) as raised:
             reader.read_next_event(60)
+        assert (raised.value.offset, raised.value.length) == (end + 1, end)
         group.reset_reader_group([StreamCut("sc", stream, {0: end})])
 
         def is_reset() -> bool:
@@ -354,7 +356,7 @@ def test_a_start_past_the_end_is_named(manager: StreamManager, groups: ReaderGro
         assert numbers(read_all(10, reader)) == list(range(10, 20))
 
 
-def test_a_cut_that_is_no_boundary_starts_nothing(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_cut_off_a_boundary_is_rejected(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream, halves = new_stream(manager, 1), [(0.0, 0.5), (0.5, 1.0)]
     manager.scale_stream("sc", stream, [0], halves)
     write(manager, stream, 0, 10)
@@ -366,14 +368,14 @@ def test_a_cut_that_is_no_boundary_starts_nothing(manager: StreamManager, groups
     group = new_group(groups, stream)
     for positions in ({before[0]: 0}, {before[0]: 0, right: 0}):
         cut = StreamCut("sc", stream, positions)
-        with pytest.raises(InvalidStreamCutError, match="not a boundary"):
+        with pytest.raises(InvalidStreamCutError):
             groups.create_reader_group("never", stream, starts=[cut])
-        with pytest.raises(InvalidStreamCutError, match="not a boundary"):
+        with pytest.raises(InvalidStreamCutError):
             group.reset_reader_group([cut])
     assert "never" not in groups.list_reader_groups()
 
 
-def test_what_would_make_the_state_unreadable_is_refused(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_change_to_an_unreadable_state_is_rejected(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1, 10)
     group = new_group(groups, stream)
     wrong: Any = 5

@@ -1,5 +1,6 @@
-"""What ends a wait or a reader: a time-out, a closed client, Ctrl-C, a server that is gone, a stream made anew, being
-dropped without `close`; and that nothing is left running."""
+"""Ends of waits and readers: timeouts, closed clients, Ctrl-C, dead servers, recreated streams, readers dropped without
+`close`; and no leftover tasks or threads.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ GONE = re.compile("127.0.0.1:[0-9]+ (was lost|can't be reached)")  # which of th
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_a_closed_client_ends_every_wait(
+def test_closed_client_ends_every_wait(
     uri: str, manager: StreamManager, groups: ReaderGroupManager, wait: Callable[[ReaderGroup], Any]
 ) -> None:
     group = new_group(groups, new_stream(manager, 2), dead_after_ms=60_000)
@@ -60,7 +61,7 @@ def test_a_closed_client_ends_every_wait(
     assert [type(error) for error in ended] == [ClosedError]
 
 
-def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_reader_continues_after_ctrl_c(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     with new_group(groups, stream).create_reader("r") as reader:
         former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
@@ -76,7 +77,7 @@ def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, group
         assert read.event == b"still there"
 
 
-def test_a_read_may_not_wait_at_all(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_read_with_timeout_0_returns_at_once(manager: StreamManager, groups: ReaderGroupManager) -> None:
     with new_group(groups, new_stream(manager, 2, 50)).create_reader("r") as reader:
         found, tries = 0, 0
         while found < 50:
@@ -91,7 +92,7 @@ def test_a_read_may_not_wait_at_all(manager: StreamManager, groups: ReaderGroupM
         assert time.monotonic() - began < 30
 
 
-def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_closing_leaves_no_task_and_no_thread(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 4, 100))
     threads = set(threading.enumerate())
 
@@ -118,7 +119,7 @@ def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups:
 
 
 @pytest.mark.crash
-def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
+def test_dead_server_is_reported_and_reader_reconnects() -> None:
     server = RestartableServer()
     try:
         with StreamManager(server.controller_uri) as manager:
@@ -131,14 +132,14 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
             assert reader.read_next_event(1) is None
             server.kill()
             began = time.monotonic()
-            said = None
-            while said is None:
+            message = None
+            while message is None:
                 assert time.monotonic() - began < 60
                 try:
                     assert reader.read_next_event(1) is None
                 except RequestTimeoutError as error:
-                    said = str(error)
-            assert GONE.search(said)
+                    message = str(error)
+            assert GONE.search(message)
             waits: list[Callable[[], Any]] = [
                 lambda: reader.read_next_event(1),
                 lambda: group.initiate_checkpoint("c", timeout=1),
@@ -153,7 +154,7 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
                     wait()
                 return time.monotonic() - asked
 
-            for wait in waits:  # a second more is what it once took; the machine may stand still now and then
+            for wait in waits:  # a second more shows a regression; the machine may pause now and then
                 assert any(0.9 <= time_of(wait) < 1.95 for _ in range(10))
             server.start()
             with manager.create_writer("sc", "st") as writer:
@@ -174,7 +175,7 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
 # --- a reader that is dropped without `close`, as after an error: its process lives on, and the group must not wait ---
 
 
-def test_what_an_abandoned_reader_had_goes_to_the_others(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_segments_of_an_abandoned_reader_are_reassigned(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
     reader = group.create_reader("dropped")
     assert reader.read_next_event(60)
@@ -184,7 +185,7 @@ def test_what_an_abandoned_reader_had_goes_to_the_others(manager: StreamManager,
         assert sorted(numbers(read_all(40, reader))) == list(range(40))
 
 
-def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_abandoned_reader_does_not_block_checkpoints(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
     reader = group.create_reader("dropped")
     assert reader.read_next_event(60)
@@ -192,34 +193,33 @@ def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, grou
     assert group.initiate_checkpoint("passed", timeout=60).stream_cuts
 
 
-# --- a stream that is deleted and made anew: whoever read the old one is told that, and what to do ---
+# --- a stream that is deleted and recreated ---
 
 
-def remake(manager: StreamManager, stream: str, count: int) -> None:
+def recreate(manager: StreamManager, stream: str, count: int) -> None:
     manager.seal_stream("sc", stream)
     manager.delete_stream("sc", stream)
     manager.create_stream("sc", stream)
     write(manager, stream, 0, count)
 
 
-def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
+def test_recreated_stream_is_reported_and_read_after_a_reset(
     manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
     stream = new_stream(manager, 1, 10)
     group = new_group(groups, stream)
     with group.create_reader("before") as reader:
         assert len(read_all(10, reader)) == 10
-    remake(manager, stream, 25)
-    told = f"sc/{stream} was deleted and recreated.*reset_reader_group"
-    with group.create_reader("after") as reader, pytest.raises(StreamRecreatedError, match=told):
+    recreate(manager, stream, 25)
+    with group.create_reader("after") as reader, pytest.raises(StreamRecreatedError, match=f"sc/{stream}"):
         reader.read_next_event(60)
     group.reset_reader_group([manager.cuts("sc", stream).head()])
     with group.create_reader("again") as reader:
-        found = read_all(25, reader)
-    assert numbers(found) == list(range(25))
+        reads = read_all(25, reader)
+    assert numbers(reads) == list(range(25))
 
 
-def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
+def test_recreated_stream_is_reported_after_the_old_one_was_completed(
     manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
     stream = new_stream(manager, 2, 10)
@@ -235,4 +235,4 @@ def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
     with part.create_reader("after") as reader:
         read = reader.read_next_event(60)
     assert read is not None
-    assert read.is_read_completed, "it has read all that it was to read"
+    assert read.is_read_completed, "it has read everything up to its end cut"

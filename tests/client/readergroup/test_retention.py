@@ -1,4 +1,4 @@
-"""Groups that hold back the retention of their streams: what they release, by a checkpoint or by hand."""
+"""Groups that delay the retention of their streams, with release by checkpoints or by calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def subscribers(uri: str, stream: str) -> list[str]:
 
 
 def is_released(uri: str, group: ReaderGroup, cut: StreamCut) -> bool:
-    """Whether the controller refuses an earlier release than one byte further than `cut`: none lies before it."""
+    """Return whether the controller rejects a release of anything before `cut`."""
     earlier = StreamCut(cut.scope, cut.stream, {i: at - 1 for i, at in cut.positions.items()})
 
     async def ask() -> bool:
@@ -45,7 +45,7 @@ def is_released(uri: str, group: ReaderGroup, cut: StreamCut) -> bool:
     return asyncio.run(ask())
 
 
-def test_a_group_without_retention_is_no_subscriber(
+def test_group_without_retention_does_not_subscribe(
     uri: str, manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
     stream = new_stream(manager, 1, 10)
@@ -55,7 +55,7 @@ def test_a_group_without_retention_is_no_subscriber(
         group.update_retention_stream_cut([manager.stream_info("sc", stream).tail])
 
 
-def test_what_is_released_by_hand(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_manual_release_delays_truncation(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 2, 10)
     group = new_group(groups, stream, retention=MANUAL)
     assert subscribers(uri, stream) == [f"sc/{group.name}"]
@@ -63,15 +63,13 @@ def test_what_is_released_by_hand(uri: str, manager: StreamManager, groups: Read
     assert not is_released(uri, group, info.tail)
     group.update_retention_stream_cut([info.tail])
     assert is_released(uri, group, info.tail)
-    with pytest.raises(InvalidStreamCutError, match="already released"):
+    with pytest.raises(InvalidStreamCutError):
         group.update_retention_stream_cut([info.head])
     assert groups.delete_reader_group(group.name)
     assert subscribers(uri, stream) == []
 
 
-def test_a_checkpoint_releases_what_lies_before_it(
-    uri: str, manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_checkpoint_releases_events_before_it(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
     streams = [new_stream(manager, 2, 50), new_stream(manager, 1, 10)]
     group = new_group(groups, streams, retention=AUTOMATIC, checkpoint_interval_ms=300)
     with group.create_reader("a") as first, group.create_reader("b") as second:

@@ -1,4 +1,4 @@
-"""Why a group's state could not be changed in time: what really kept it from it is told."""
+"""Causes of a failed change of a group's state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nadi.errors import ConditionFailedError, NadiError, RequestTimeoutError, St
 
 from ..world import world
 
-OTHERS = "others changed it before each of"
+CONFLICT = "lost to another change"
 LIMIT_S = 0.3
 
 
 class Clock:
-    """Stands still but for who waits in vain: what a slow machine takes is nobody's silence."""
+    """A clock that advances only in `silent`, so that a slow machine doesn't count as a silent server."""
 
     now = 100.0
 
@@ -46,7 +46,7 @@ def some_change(state: GroupState) -> GroupState:
 async def changed(
     put: Callable[..., Awaitable[Any]] | None = None, get: Callable[..., Awaitable[Any]] | None = None
 ) -> None:
-    """A change of a group's state, where the table does this in place of its own."""
+    """Change a group's state, with replaced methods of its table."""
     async with world(1) as w:
         shared = StoredGroupState(stores_of(w.manager), "sc", "group")
         await shared.create(first_state("id", [], streams=["sc/st"]))
@@ -62,16 +62,16 @@ async def silent(*_: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def beaten(*_: Any) -> None:
+async def conflicting(*_: Any) -> None:
     raise ConditionFailedError("another version")
 
 
-def first(*tries: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Each of these once, the last one from then on."""
-    left = list(tries)
+def first(*attempts: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Return a function that calls each of these once, then always the last."""
+    remaining = list(attempts)
 
     async def call(*arguments: Any) -> None:
-        await (left.pop(0) if len(left) > 1 else left[0])(*arguments)
+        await (remaining.pop(0) if len(remaining) > 1 else remaining[0])(*arguments)
 
     return call
 
@@ -84,21 +84,19 @@ def failing(error: NadiError) -> Callable[..., Awaitable[None]]:
 
 
 @pytest.mark.parametrize(
-    ("does", "kind", "says", "is_others"),
+    ("methods", "kind", "cause"),
     [
-        ({"put": beaten}, RequestTimeoutError, rf"{OTHERS} \d+ tries", True),
-        ({"put": silent}, RequestTimeoutError, r"did not answer for 0\.3 s", False),
-        ({"get": silent}, RequestTimeoutError, r"did not answer for 0\.3 s", False),
-        ({"put": first(beaten, silent)}, RequestTimeoutError, "did not answer", False),
-        ({"put": first(failing(UnavailableError("was lost")), beaten)}, RequestTimeoutError, OTHERS, True),
-        ({"put": failing(StorageFullError("no room"))}, StorageFullError, "no room", False),
-        ({"put": failing(UnavailableError("no room"))}, RequestTimeoutError, "no room", False),
+        ({"put": conflicting}, RequestTimeoutError, rf"\d+ attempts {CONFLICT}"),
+        ({"put": silent}, RequestTimeoutError, r"0\.3 s$"),
+        ({"get": silent}, RequestTimeoutError, r"0\.3 s$"),
+        ({"put": first(conflicting, silent)}, RequestTimeoutError, r"0\.3 s$"),
+        ({"put": first(failing(UnavailableError("connection lost")), conflicting)}, RequestTimeoutError, CONFLICT),
+        ({"put": failing(StorageFullError("no room"))}, StorageFullError, "no room"),
+        ({"put": failing(UnavailableError("no room"))}, RequestTimeoutError, "no room"),
     ],
 )
-def test_what_kept_it_from_being_changed_is_named(
-    does: dict[str, Any], kind: type[NadiError], says: str, is_others: bool
-) -> None:
-    with pytest.raises(kind, match=says) as told:
-        asyncio.run(changed(**does))
-    assert (OTHERS in str(told.value)) == is_others
-    assert "was lost" not in str(told.value), "trouble that has passed"
+def test_failed_state_change_reports_its_cause(methods: dict[str, Any], kind: type[NadiError], cause: str) -> None:
+    with pytest.raises(kind, match=cause) as raised:
+        asyncio.run(changed(**methods))
+    assert (CONFLICT in str(raised.value)) == (CONFLICT in cause)
+    assert "connection lost" not in str(raised.value), "an error before the last attempt"

@@ -1,4 +1,4 @@
-"""A reader that a program uses from its own thread, while the client's loop keeps up with the group."""
+"""A reader used from a program's thread, while the client's loop synchronizes with the group."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def test_read_interrupted_before_it_waits_loses_nothing(
     assert group.unread_bytes() == 0
 
 
-def test_a_slow_application_holds_the_reading_back_and_gets_everything(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_slow_application_limits_read_ahead(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     with manager.create_writer("sc", stream) as writer:
         for _ in range(40):
@@ -90,7 +88,7 @@ def test_a_slow_application_holds_the_reading_back_and_gets_everything(
         core = reader._core
         assert isinstance(core, aio.EventReader)
         until(lambda: len(reader.positions()) == 1)
-        (source,) = core._holdings._sources.values()
+        (source,) = core._assigned._sources.values()
         until(lambda: source._waiting_bytes >= source._most_bytes)
         assert source._reached < 30 * MIB
         count = 0
@@ -101,9 +99,7 @@ def test_a_slow_application_holds_the_reading_back_and_gets_everything(
         assert source._waiting_bytes == 0
 
 
-def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_checkpoint_ends_a_wait_and_the_next_read_passes_it(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 2, 10)
     group = new_group(groups, stream)
     with group.create_reader("r") as reader, ThreadPoolExecutor(2) as threads:
@@ -113,8 +109,8 @@ def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
             count += len(read.events)
         waiting = threads.submit(reader.read_next_block)
         checkpoint = threads.submit(group.initiate_checkpoint, "here")
-        told = got(waiting.result(60))
-        assert told.checkpoint == "here"
+        notice = got(waiting.result(60))
+        assert notice.checkpoint == "here"
         assert reader.read_next_block(0.5) is None
         tail = manager.stream_info("sc", stream).tail
         assert checkpoint.result(60).stream_cuts == {f"sc/{stream}": tail}
@@ -137,9 +133,7 @@ def test_a_reader_of_blocks_continues_within_a_block_of_events(
         assert reader.positions() == {read.segment: manager.stream_info("sc", stream).tail.positions[0]}
 
 
-def test_readers_that_come_and_go_give_each_event_once_and_in_order(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_changing_readers_return_each_event_once_in_order(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream, count = new_stream(manager, 8), 4000
     group = new_group(groups, stream, refresh_ms=100, dead_after_ms=20_000, checkpoint_interval_ms=300)
     found: list[int] = []
@@ -168,20 +162,18 @@ def test_readers_that_come_and_go_give_each_event_once_and_in_order(
     assert in_order(found)
 
 
-def test_a_reader_of_a_forked_process_does_not_wait_for_what_never_comes(
-    manager: StreamManager, groups: ReaderGroupManager
-) -> None:
+def test_reader_in_a_forked_process_fails_at_once(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group: ReaderGroup = new_group(groups, new_stream(manager, 1))
     with group.create_reader("r") as reader:
         assert reader.read_next_event(0.1) is None
         child = os.fork()
         if child == 0:
             signal.alarm(60)
-            told = 0
+            failures = 0
             for call in (reader.read_next_event, reader.read_next_block):
                 try:
                     call()
                 except ClosedError as error:
-                    told += "fork" in str(error)
-            os._exit(told)
+                    failures += "fork" in str(error)
+            os._exit(failures)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2

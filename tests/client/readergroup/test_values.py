@@ -1,4 +1,4 @@
-"""Readers of a group with a serializer, in both faces."""
+"""Readers of a group with a serializer, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_values_one_by_one_and_by_blocks_of_two_streams(manager: StreamManager, 
     assert sorted(ones + many) == sorted([*range(100), *range(100)])
 
 
-def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_value_reader_returns_notices_like_a_byte_reader(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     with manager.create_writer("sc", stream, serializer=Json()) as writer:
         writer.write_batch([0, 1, 2], "k")
@@ -64,7 +64,7 @@ def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManag
         assert [read.is_reset for read in reader if read.checkpoint is None] == []
 
 
-def test_an_event_that_cannot_be_read_fails_alone(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_undecodable_event_does_not_affect_others(manager: StreamManager, groups: ReaderGroupManager) -> None:
     stream = new_stream(manager, 1)
     with manager.create_writer("sc", stream) as writer:
         writer.write_batch([b"1", b"{", b"3"], "k")
@@ -76,17 +76,15 @@ def test_an_event_that_cannot_be_read_fails_alone(manager: StreamManager, groups
             broken.value  # noqa: B018
 
 
-def test_no_reader_joins_with_what_is_no_serializer(manager: StreamManager, groups: ReaderGroupManager) -> None:
+def test_reader_with_an_invalid_serializer_is_rejected(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 1))
     with pytest.raises(InvalidArgumentError):
         group.create_reader("r", serializer=Text)  # type: ignore[call-overload]
     assert group.online_readers() == []
 
 
-def test_while_a_schema_cannot_be_fetched_its_event_waits(
-    uri: str, manager: StreamManager, groups: ReaderGroupManager
-) -> None:
-    """It is given when asked for again; a reader that leaves before gives it to others."""
+def test_event_waits_for_an_unavailable_schema(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
+    """The next read returns it; if the reader leaves before, another reader gets it."""
     stream = new_stream(manager, 1)
     written(manager, stream, 3)
     group = new_group(groups, stream)
@@ -119,7 +117,7 @@ def test_while_a_schema_cannot_be_fetched_its_event_waits(
             ]
             assert values == [0, 1]
             reader._decoders = {name: Absent(reader._decoders[name].inner)}  # type: ignore[attr-defined]
-            reader._reader._holdings.put_back()
+            reader._reader._assigned.put_back()
             with pytest.raises(UnavailableError):
                 await reader.read_next_event(60)
             await reader.close()

@@ -1,4 +1,4 @@
-"""What a request's body holds, and what is wrong with it."""
+"""Parsing of request bodies, and rejection of invalid ones."""
 
 from __future__ import annotations
 
@@ -91,21 +91,21 @@ def _views_of_the_same_bytes() -> pa.Array:
     return pa.Array.from_buffers(pa.string_view(), 100, [None, pa.py_buffer(view * 100), pa.py_buffer(text)])
 
 
-def test_arrow_that_is_larger_than_it_looks() -> None:
+def test_arrow_over_the_size_limit_is_rejected() -> None:
     zeros = arrow(pa.ipc.IpcWriteOptions(compression="zstd"), event=pa.array([bytes(1 << 20)] * 64))
     assert len(zeros) < 1 << 20
     views = _views_of_the_same_bytes()
     opaque = pa.ExtensionArray.from_storage(pa.opaque(pa.string_view(), "text", "none"), views)
     for body in (zeros, arrow(event=views), arrow(event=opaque)):
-        with pytest.raises(InvalidArgumentError, match="the columns have more than 8,388,608 bytes"):
+        with pytest.raises(InvalidArgumentError, match="8,388,608"):
             batch_of(sent(body, ARROW))
     rows = pa.Array.from_buffers(pa.binary(0), 1 << 30, [None, pa.py_buffer(b"")])
-    with pytest.raises(InvalidArgumentError, match="events in one request"):
+    with pytest.raises(InvalidArgumentError):
         batch_of(sent(arrow(event=rows), ARROW))
 
 
 def test_arrow_that_is_damaged() -> None:
-    """Whatever is changed in it: it is refused, or read."""
+    """Any damaged body is rejected, or read."""
     key = pa.array(["k" * 30, None, "b"])
     views = {"event": pa.array(["a" * 40, "b", "c"], pa.string_view()), "key": key.cast(pa.string_view())}
     bodies = [arrow(event=pa.array([b"x", b"", b"z" * 20]), key=key), arrow(**views)]
@@ -123,11 +123,11 @@ def test_arrow_that_is_damaged() -> None:
 
 
 def test_arrow_whose_null_keys_have_views_of_nothing() -> None:
-    """Nobody checks these, and a cast that follows them ends the process."""
+    """These aren't validated, and a cast that follows them crashes the process."""
     views = b"".join([struct.pack("<i12s", 1, b"k"), struct.pack("<i4sii", 1 << 30, b"xxxx", 77, 1 << 30)])
     key = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(views)])
     body = arrow(event=pa.array([b"x", b"y"]), key=key)
-    with pytest.raises(InvalidArgumentError, match="the columns have more than"):
+    with pytest.raises(InvalidArgumentError, match="8,388,608"):
         batch_of(sent(body, ARROW))
     views = b"".join([struct.pack("<i12s", 1, b"k"), struct.pack("<i4sii", 100, b"xxxx", 77, 1 << 30)])
     key = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(views)])
@@ -176,7 +176,7 @@ def test_cloud_event_header_is_unquoted_and_then_decoded(value: str, text: str) 
 
 @pytest.mark.parametrize("value", ["a%E2%82", "%ff", '"%C3"', "\xe4", "%ED%A0%80"])
 def test_cloud_event_header_that_is_not_utf_8_is_refused(value: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"the header ce-subject is .*, which is not UTF-8"):
+    with pytest.raises(InvalidArgumentError, match="ce-subject"):
         batch_of(sent(b"", "text/plain", CE | {"ce-subject": value}))
 
 
@@ -216,67 +216,65 @@ def test_key_by_its_type_is_the_same_of_lines_and_of_cloud_events(value: bytes, 
 
 
 @pytest.mark.parametrize("value", [b"true", b"[]", b"{}"])
-def test_key_that_can_be_none_is_refused_of_lines_and_of_cloud_events(value: bytes) -> None:
+def test_invalid_key_is_rejected_in_lines_and_cloud_events(value: bytes) -> None:
     event = json.dumps({**EVENT, "partitionkey": 0}).encode().replace(b'"partitionkey": 0', b'"partitionkey": ' + value)
     for request in (sent(event, "application/cloudevents+json"), sent(event, key_field="partitionkey")):
-        with pytest.raises(
-            InvalidArgumentError, match=r"the field 'partitionkey' is .*, but a routing key is a string"
-        ):
+        with pytest.raises(InvalidArgumentError, match="'partitionkey'"):
             batch_of(request)
 
 
 def test_routing_key_header_is_utf_8() -> None:
     header = {"nadi-routing-key": "kü".encode().decode("latin-1")}
     assert pairs(batch_of(sent(b"x", "text/plain", header))) == [(b"x", "kü")]
-    with pytest.raises(InvalidArgumentError, match="Nadi-Routing-Key is not UTF-8"):
+    with pytest.raises(InvalidArgumentError, match="Nadi-Routing-Key"):
         batch_of(sent(b"x", "text/plain", {"nadi-routing-key": "k\xfc"}))
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "subject"),
     [
-        (sent(b"{}\n{", key="k"), "line 2 is not JSON"),
-        (sent(b"{}\n\n{}"), "line 2 is not JSON"),
-        (sent(b'{"a":1}\n{"a":1', key_field="a"), "line 2 is not JSON"),
-        (sent(b'{"a":[]}', key_field="a"), r"line 1: the field 'a' is a list, but a routing key"),
-        (sent(b"{}", key_field="a", key="b"), "give one of them"),
-        (sent(b"{}", "application/json", key_field="a"), "key-field has no effect here"),
-        (sent(b"{}", keys="a"), "there is no parameter 'keys'"),
-        (sent(b"1\n" * (INGEST_EVENTS_MAX + 1)), "events in one request"),
-        (sent(b"x", "application/vnd.apache.arrow.stream"), "not an Arrow IPC stream"),
-        (sent(arrow(x=pa.array([b"x"])), "application/vnd.apache.arrow.stream"), "column 'x' has no meaning"),
-        (sent(arrow(key=pa.array(["x"])), "application/vnd.apache.arrow.stream"), "no column `event`"),
-        (sent(arrow(event=pa.array([1])), ARROW), "`event` is of binaries or strings, not int64"),
-        (sent(arrow(event=pa.array([b"x", None])), ARROW), "1 of the events are null"),
-        (sent(arrow(event=pa.array([b"x"]), key=pa.array([1])), ARROW), "`key` is of strings, not int64"),
-        (sent(arrow(event=pa.array([b"x"]).dictionary_encode()), ARROW), "a column is dictionary-encoded"),
+        (sent(b"{}\n{", key="k"), "^line 2 "),
+        (sent(b"{}\n\n{}"), "^line 2 "),
+        (sent(b'{"a":1}\n{"a":1', key_field="a"), "^line 2 "),
+        (sent(b'{"a":[]}', key_field="a"), "^line 1.*'a'"),
+        (sent(b"{}", key_field="a", key="b"), "^key and key-field "),
+        (sent(b"{}", "application/json", key_field="a"), "^key-field "),
+        (sent(b"{}", keys="a"), "'keys'"),
+        (sent(b"1\n" * (INGEST_EVENTS_MAX + 1)), f"{INGEST_EVENTS_MAX + 1:,}"),
+        (sent(b"x", "application/vnd.apache.arrow.stream"), "Arrow"),
+        (sent(arrow(x=pa.array([b"x"])), "application/vnd.apache.arrow.stream"), "'x'"),
+        (sent(arrow(key=pa.array(["x"])), "application/vnd.apache.arrow.stream"), "`event`"),
+        (sent(arrow(event=pa.array([1])), ARROW), "`event`.*int64"),
+        (sent(arrow(event=pa.array([b"x", None])), ARROW), "^1 "),
+        (sent(arrow(event=pa.array([b"x"]), key=pa.array([1])), ARROW), "`key`.*int64"),
+        (sent(arrow(event=pa.array([b"x"]).dictionary_encode()), ARROW), "dictionary"),
         (
             sent(arrow(event=pc.run_end_encode(pa.array([b"x"]))), ARROW),
-            "`event` is of binaries or strings, not run_end",
+            "`event`.*run_end",
         ),
-        (sent(arrow(event=pa.array([[b"x"]], pa.list_view(pa.binary()))), ARROW), "not list_view<item: binary>"),
-        (sent(b"{}", key_field=""), "the key field '' is not a field"),
-        (sent(b"{}", key_field="a..b"), "is not a field"),
-        (sent(b"{}", key_field="a" + ".a" * 5000), "5,001 names: 32 are the most"),
-        (sent(b"{}", "application/json", {**CE, "ce-data": "x"}), "the header 'ce-data' is none of a CloudEvent"),
-        (sent(b"{}", "application/json", {**CE, "ce-a-b": "x"}), "the header 'ce-a-b' is none of a CloudEvent"),
-        (sent(b"{}", "application/cloudevents+json"), "it has no specversion"),
-        (sent(b'[{"id": "1"}]', "application/cloudevents-batch+json"), "event 1 is not a CloudEvent"),
-        (sent(json.dumps({**EVENT, "specversion": "0.3"}).encode(), "application/cloudevents+json"), "1.0 is taken"),
-        (sent(json.dumps({**EVENT, "id": 7}).encode(), "application/cloudevents+json"), "its id has to be a string"),
-        (sent(b"{", "application/json", {"ce-specversion": "1.0"}), "the data is not"),
+        (sent(arrow(event=pa.array([[b"x"]], pa.list_view(pa.binary()))), ARROW), "list_view<item: binary>"),
+        (sent(b"{}", key_field=""), "key field ''"),
+        (sent(b"{}", key_field="a..b"), "a[.][.]b"),
+        (sent(b"{}", key_field="a" + ".a" * 5000), "5,001 .*32"),
+        (sent(b"{}", "application/json", {**CE, "ce-data": "x"}), "'ce-data'"),
+        (sent(b"{}", "application/json", {**CE, "ce-a-b": "x"}), "'ce-a-b'"),
+        (sent(b"{}", "application/cloudevents+json"), "specversion"),
+        (sent(b'[{"id": "1"}]', "application/cloudevents-batch+json"), "^event 1 "),
+        (sent(json.dumps({**EVENT, "specversion": "0.3"}).encode(), "application/cloudevents+json"), "'0.3'"),
+        (sent(json.dumps({**EVENT, "id": 7}).encode(), "application/cloudevents+json"), " id "),
+        (sent(b"{", "application/json", {"ce-specversion": "1.0"}), "^the data "),
         (
             sent(json.dumps({**EVENT, "data": None, "data_base64": "!"}).encode(), STRUCTURED),
-            "its data_base64 is not base64",
+            "data_base64",
         ),
-        (sent(json.dumps({**EVENT, "data_base64": 7}).encode(), STRUCTURED), "its data_base64 has to be a string"),
-        (sent(json.dumps([{**EVENT, "data": 1, "data_base64": "AA=="}]).encode(), BATCH), "both data and data_base64"),
+        (sent(json.dumps({**EVENT, "data_base64": 7}).encode(), STRUCTURED), "data_base64"),
+        (sent(json.dumps([{**EVENT, "data": 1, "data_base64": "AA=="}]).encode(), BATCH), "data.*data_base64"),
         (
             sent(json.dumps({**EVENT, "partitionkey": "p"}).encode(), "application/cloudevents+json", key="k"),
-            "partition keys of their own",
+            "partition keys",
         ),
     ],
 )
-def test_mistakes(request_: Sent, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
+def test_invalid_request_is_rejected(request_: Sent, subject: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=subject):
         batch_of(request_)

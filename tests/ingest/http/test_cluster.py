@@ -1,4 +1,4 @@
-"""Any server of a cluster takes events, and a request sent to two of them is written once."""
+"""Any server of a cluster accepts events, and a request sent to two servers is written once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's own SDK sends an application's logs to a server, as the guide says."""
+"""OpenTelemetry's SDK sends an application's logs to a server, as in the guide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 
 class _Results(OTLPLogExporter):
-    """An exporter that keeps what came of each export."""
+    """An exporter that records the result of each export."""
 
     results: list[LogRecordExportResult]
 
@@ -40,7 +40,7 @@ class _Results(OTLPLogExporter):
 
 @contextmanager
 def logger(exporter: OTLPLogExporter) -> Iterator[Any]:
-    """Of an application named shop; at the end all that it logged is exported."""
+    """A logger of an application named shop; at the end all its logs are exported."""
     provider = LoggerProvider(Resource.create({"service.name": "shop"}), shutdown_on_exit=False)
     provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
     try:
@@ -61,10 +61,10 @@ def make_stream(manager: nadi.StreamManager) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_an_application_that_is_told_by_its_environment(
+def test_exporter_is_configured_by_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    """The exporter posts to /v1/logs by itself."""
+    """The exporter posts to /v1/logs by default."""
     with nadi.embedded(tmp_path, rest_port=0) as server, nadi.StreamManager(server.controller_uri) as manager:
         make_stream(manager)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", str(server.rest_uri))
@@ -133,7 +133,7 @@ def test_the_stream_in_the_endpoint_with_users_and_tls(
 
 
 def test_an_exporter_tries_again_while_the_server_is_away(tmp_path: Path) -> None:
-    """At least once: what it was not answered for it sends again."""
+    """At least once: it retries unanswered requests."""
     port = free_port()
     server = nadi.embedded(tmp_path / "data", rest_port=port)
     with nadi.StreamManager(server.controller_uri) as manager:

@@ -1,4 +1,4 @@
-"""The blocking face of the asyncio client: the same classes, each call run in the client's own thread.
+"""Blocking counterparts of the asyncio client's classes, which run each call in the client's thread.
 
-Owns that thread, and defines how each method is called (`face`). Adds no behaviour.
+`face` defines how each method is called.
 """

@@ -1,8 +1,8 @@
-"""Byte streams as files: `io.RawIOBase` over the readers and writers of `nadi.client.bytestream`, for threads.
+"""Byte streams as files: blocking `io.RawIOBase` classes over the readers and writers of `nadi.client.bytestream`.
 
-They work wherever Python takes a binary file: `io.BufferedReader`, `io.TextIOWrapper`, `shutil.copyfileobj`,
-`zipfile`, `pyarrow`. What was received is handed out in the caller's own thread; only for the next block does
-it wait for the client's. Wrap small writes in `io.BufferedWriter(writer, 1 << 20)`.
+They work wherever Python takes a binary file: `io.BufferedReader`, `io.TextIOWrapper`, `shutil.copyfileobj`, `zipfile`,
+`pyarrow`. Buffered bytes are returned in the caller's thread; only the next block is awaited in the client's. Wrap
+small writes in `io.BufferedWriter(writer, 1 << 20)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ByteStreamReader(Face[aio.ByteStreamReader], io.RawIOBase):
-    """A file that reads a byte stream; one user at a time. Made by `StreamManager.create_byte_reader`."""
+    """A file that reads a byte stream, created by `StreamManager.create_byte_reader`; not for concurrent use."""
 
     head = waits(aio.ByteStreamReader.head)
     tail = waits(aio.ByteStreamReader.tail)
@@ -34,21 +34,21 @@ class ByteStreamReader(Face[aio.ByteStreamReader], io.RawIOBase):
         self._take, self._fill = hands_of(core)
 
     def readable(self) -> bool:
-        """True: it reads."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """True: `seek` goes anywhere from the head on."""
+        """Return True: all offsets from the head on."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` with the data available, waiting for the first byte; return 0 at the end."""
+        """Read available bytes into `buffer`, waiting for the first; return their number, 0 at the end."""
         self._check_open()
         view = memoryview(buffer).cast("B")
-        taken = self._take(view)
-        if taken == 0 and len(view) and self._thread.run(self._fill()):
-            taken = self._take(view)
-        return taken
+        count = self._take(view)
+        if count == 0 and len(view) and self._thread.run(self._fill()):
+            count = self._take(view)
+        return count
 
     def readall(self) -> bytes:
         """Return everything up to the current tail."""
@@ -56,24 +56,24 @@ class ByteStreamReader(Face[aio.ByteStreamReader], io.RawIOBase):
         return self._thread.run(self._core.read())
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to an offset from the stream's start, from here, or from its current tail."""
+        """Move to an offset relative to the stream's start, the position, or the current tail."""
         self._check_open()
         return self._thread.run(self._core.seek(offset, whence))
 
     def tell(self) -> int:
-        """Return the offset of the next byte, counted from the first that the stream ever had."""
+        """Return the offset of the next byte, counted from the first byte ever written."""
         self._check_open()
         return self._core.tell()
 
     def close(self) -> None:
-        """Close at once, also for whoever waits in a read."""
+        """Close immediately; a pending read in another thread raises ClosedError."""
         if not self.closed:
-            with suppress(ClosedError):  # the client, closed before, has closed this
+            with suppress(ClosedError):  # already closed with the client
                 self._thread.run(self._core.close())
         super().close()
 
     def __del__(self) -> None:
-        """Not closed by the garbage collector, which may run in the client's thread or at the program's end."""
+        """Do nothing: the garbage collector may run in the client's thread or at the program's end."""
 
     def _check_open(self) -> None:
         if self.closed:
@@ -83,7 +83,7 @@ class ByteStreamReader(Face[aio.ByteStreamReader], io.RawIOBase):
 class ByteStreamWriter(Face[aio.ByteStreamWriter], io.RawIOBase):
     """A file that writes a byte stream; `flush` returns once everything is on the server's disk.
 
-    Made by `StreamManager.create_byte_writer`, for one user at a time.
+    Created by `StreamManager.create_byte_writer`; not for concurrent use.
     """
 
     truncate_before = waits(aio.ByteStreamWriter.truncate_before)
@@ -93,14 +93,14 @@ class ByteStreamWriter(Face[aio.ByteStreamWriter], io.RawIOBase):
         self._timeout = timeout
 
     def writable(self) -> bool:
-        """True: it writes."""
+        """Return True."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Accept all of `data`, waiting while too much is not stored yet; TypeError for anything but a buffer."""
+        """Accept all of `data`, waiting while too many bytes are pending; TypeError for anything but a buffer."""
         self._check_open()
-        taken = data if isinstance(data, bytes) else memoryview(data).tobytes()
-        return self._thread.run(self._core.write(taken, self._timeout))
+        copied = data if isinstance(data, bytes) else memoryview(data).tobytes()
+        return self._thread.run(self._core.write(copied, self._timeout))
 
     def flush(self) -> None:
         """Return once everything written so far is on the server's disk; RequestTimeoutError after the timeout."""
@@ -113,11 +113,11 @@ class ByteStreamWriter(Face[aio.ByteStreamWriter], io.RawIOBase):
         return self._core.tell()
 
     def close(self) -> None:
-        """Flush, then close; raise whatever kept bytes from being stored."""
+        """Flush, then close; raises the error that prevented bytes from being stored."""
         if self.closed:
             return
         try:
-            if is_closed(self._core):  # with the client
+            if is_closed(self._core):  # closed with the client
                 check_lost(self._core)
             else:
                 self._thread.run(self._core.close(self._timeout))
@@ -125,7 +125,7 @@ class ByteStreamWriter(Face[aio.ByteStreamWriter], io.RawIOBase):
             super().close()
 
     def close_and_seal(self) -> None:
-        """Close and seal the stream: nobody can write to it any more, and readers reach its end."""
+        """Close and seal the stream: it can't be written to any more, and readers reach its end."""
         self._check_open()
         try:
             self._thread.run(self._core.close_and_seal(self._timeout))
@@ -133,7 +133,7 @@ class ByteStreamWriter(Face[aio.ByteStreamWriter], io.RawIOBase):
             super().close()
 
     def __del__(self) -> None:
-        """Not closed by the garbage collector: what was written is stored as long as the client lives."""
+        """Do nothing: written bytes are stored as long as the client lives."""
 
     def _check_open(self) -> None:
         if self.closed:

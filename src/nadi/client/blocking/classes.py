@@ -1,8 +1,8 @@
-"""The blocking classes of what a StreamManager opens: writers, readers, cuts, tables and shared state.
+"""Blocking writers, readers, cuts, tables and shared state, as opened by the blocking StreamManager.
 
-What is written joins a batch in the caller's thread, and what is known locally is not waited for. A reader of a group
-takes events from the block in hand in the caller's thread too, and asks the client's for the next block. Functions
-given to `update` and `compute` run in that thread, so they must not call the client.
+Writes are batched in the caller's thread, and local state is read without waiting. A group's reader returns buffered
+events in the caller's thread, and waits for the client's thread only for the next block. Functions passed to `update`
+and `compute` run in the client's thread, so they must not call the client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nadi.client.bytestream.byte_writer import check_lost, is_closed
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.indexstream.index_reader import bytes_of
-from nadi.client.readergroup.event_reads import EventRead, GroupReads, give_out_read, held_read, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, GroupReads, confirm_read, next_ready_of, pending_read
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.reading.reader import give_out, held_block
@@ -119,16 +119,16 @@ class SliceReader(Closing[aio.SliceReader]):
 
     @by_hand(aio.SliceReader.next_block)
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        found = self._thread.run(held_block(self._core, timeout))
+        block = self._thread.run(held_block(self._core, timeout))
         give_out(self._core)
-        return found
+        return block
 
     def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
-        while (found := self.next_block()) is not None:
-            yield found
+        while (entry := self.next_block()) is not None:
+            yield entry
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """What comes up to the end, for whatever reads Arrow: the columns event, segment_id and offset."""
+        """Export all events up to the end as an Arrow stream with the columns event, segment_id and offset."""
         import pyarrow as pa
 
         schema = pa.schema({"event": pa.binary(), "segment_id": pa.int64(), "offset": pa.int64()})
@@ -148,10 +148,10 @@ class ValueReader(Closing[aio.ValueReader[T]], Generic[T]):
     @by_hand(aio.ValueReader[T].next_events)
     def next_events(self, timeout: float | None = None) -> list[ValueEvent[T]] | None:
         reader, decoder = parts_of(self._core)
-        found = self._thread.run(held_block(reader, timeout))
-        if found is None:
+        entry = self._thread.run(held_block(reader, timeout))
+        if entry is None:
             return None
-        segment_id, block = found
+        segment_id, block = entry
         payloads = block.events()
         decode = decoder.at_hand(payloads) or self._thread.run(decoder.prepare(payloads))
         give_out(reader)
@@ -192,20 +192,20 @@ class _Reader(Face[GroupReads[R]]):
 
     @by_hand(GroupReads[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
-        found = self._next_ready()
-        return found if found is not None else self._read(timeout, is_whole=False)
+        ready = self._next_ready()
+        return ready if ready is not None else self._read(timeout, as_block=False)
 
     @by_hand(GroupReads[R].read_next_block)
     def read_next_block(self, timeout: float | None = None) -> R | None:
-        return self._read(timeout, is_whole=True)
+        return self._read(timeout, as_block=True)
 
-    def _read(self, timeout: float | None, *, is_whole: bool) -> R | None:
-        found = self._thread.run(held_read(self._core, timeout, is_whole=is_whole))
-        give_out_read(self._core)
-        return found
+    def _read(self, timeout: float | None, *, as_block: bool) -> R | None:
+        read = self._thread.run(pending_read(self._core, timeout, as_block=as_block))
+        confirm_read(self._core)
+        return read
 
     def __iter__(self) -> Iterator[R]:
-        """Events and what else there is, until everything is read."""
+        """Iterate over events and other results until everything is read."""
         return self._until_completed(self.read_next_event)
 
     def blocks(self) -> Iterator[R]:
@@ -214,11 +214,11 @@ class _Reader(Face[GroupReads[R]]):
 
     def _until_completed(self, read: Callable[[], R | None]) -> Iterator[R]:
         while True:
-            found = read()
-            assert found is not None
-            if found.is_read_completed:
+            result = read()
+            assert result is not None
+            if result.is_read_completed:
                 return
-            yield found
+            yield result
 
     def __enter__(self) -> Self:
         return self
@@ -253,7 +253,7 @@ class ReaderGroup(Face[aio.ReaderGroup]):
 
     @property
     def scope(self) -> str:
-        """The scope that the group is of."""
+        """The group's scope."""
         return self._core.scope
 
     @property
@@ -262,21 +262,21 @@ class ReaderGroup(Face[aio.ReaderGroup]):
         return self._core.name
 
     def _repr_html_(self) -> str:
-        """For notebooks: how far it is behind now. A group is nothing else, so this asks the server."""
+        """Show the group's current lag in notebooks; queries the server."""
         from nadi.display import table
 
         title = f"ReaderGroup {self.scope}/{self.name}"
 
-        async def asked() -> list[GroupLagReport]:
+        async def current_lag() -> list[GroupLagReport]:
             async with asyncio.timeout(NOTEBOOK_ASKS_S):
                 return await self._core.lag()
 
         try:
-            return table(self._thread.run(asked()), title, "")
+            return table(self._thread.run(current_lag()), title, "")
         except NadiError as error:
-            return table([], title, f"its lag isn't known: {error}")
+            return table([], title, f"lag unknown: {error}")
         except TimeoutError:
-            return table([], title, f"its lag isn't known: the server didn't answer in {NOTEBOOK_ASKS_S:g} s")
+            return table([], title, f"lag unknown: the server didn't answer within {NOTEBOOK_ASKS_S:g} s")
 
     @overload
     def create_reader(self, reader_id: str, **options: Unpack[GroupReaderOptions]) -> EventReader: ...
@@ -299,7 +299,7 @@ class ReaderGroupManager(Face[aio.ReaderGroupManager]):
     lag = waits(aio.ReaderGroupManager.lag)
 
 
-# --- stream cuts, and what a scope keeps by name -------------------------------------------------------
+# --- stream cuts, and named records of a scope ---------------------------------------------------------
 
 
 class StreamCuts(Face[aio.StreamCuts]):
@@ -382,7 +382,7 @@ class IndexWriter(Closing[aio.IndexWriter]):
     @by_hand(aio.IndexWriter.close)
     def close(self, timeout: float | None = None) -> None:
         """See nadi.client.aio.IndexWriter.close."""
-        if is_closed(bytes_of(self._core)):  # perhaps with the client, whose thread is no more
+        if is_closed(bytes_of(self._core)):  # perhaps with the client, whose thread has ended
             check_lost(bytes_of(self._core))
         else:
             self._thread.run(self._core.close(timeout))

@@ -1,11 +1,10 @@
-"""How the blocking face is made: each class names the methods of its asyncio twin and how they are called.
+"""Building blocks of the blocking classes: each declares the methods of its asyncio counterpart, and how to call them.
 
     class Transaction(Face[aio.Transaction]):
         commit = waits(aio.Transaction.commit)
 
-What a class or method is for, takes and returns is written once, there: signature, defaults, types and documentation
-are the asyncio one's. Methods that are overloaded, or must be fast for each event, are written by hand; tests hold
-their words to those of the twin.
+Signature, defaults, types and documentation come from the asyncio method. Methods that are overloaded, or must be fast
+for each event, are written by hand; tests compare their signatures and docstrings with the counterpart's.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ASYNC = re.compile(r"^Async(?:Iterator|Generator)\[(.*?)(?:, None)?\]$")
 
 
 class Face(Generic[C_co]):
-    """An object of the asyncio face, and the thread that it lives in. A class has its twin's documentation."""
+    """An asyncio object and its thread. Subclasses inherit the documentation of the asyncio class."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -44,7 +43,7 @@ class Face(Generic[C_co]):
 
 
 def inside(face: Face[C]) -> tuple[LoopThread, C]:
-    """The thread and the asyncio object, for parts of nadi that are given a face and run in that thread themselves."""
+    """Return the thread and the asyncio object, for other parts of nadi that run in that thread."""
     return face._thread, face._core
 
 
@@ -53,7 +52,7 @@ class _Closes(Protocol):
 
 
 class Closing(Face[C_co]):
-    """A face with a `close`, which ends it at the end of a `with` block too."""
+    """A face with `close`, which also runs at the end of a `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,11 +62,12 @@ class Closing(Face[C_co]):
 
 
 def waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Face[C], P], R]:
+    """Run a coroutine method in the client's thread, and wait for its result."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return face._thread.run(named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face._thread.run(named(face._core)(*args, **kwargs))
 
     return call
 
@@ -75,47 +75,47 @@ def waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]]) -> Callab
 def opens(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], face_of: Callable[[LoopThread, R], F]
 ) -> Callable[Concatenate[Face[C], P], F]:
-    """Like `waits`; the result has a face of its own."""
+    """Call like `waits`, and wrap the result in a face."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> F:
-        return face_of(face._thread, face._thread.run(named(face._core)(*args, **given)))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        return face_of(face._thread, face._thread.run(named(face._core)(*args, **kwargs)))
 
-    return _giving(call, method, face_of)
+    return _returning(call, method, face_of)
 
 
 def gives(
     method: Callable[Concatenate[C, P], R], face_of: Callable[[LoopThread, R], F]
 ) -> Callable[Concatenate[Face[C], P], F]:
-    """Like `opens`, with nothing to wait for."""
+    """Call a plain method, and wrap the result in a face."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> F:
-        return face_of(face._thread, named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        return face_of(face._thread, named(face._core)(*args, **kwargs))
 
-    return _giving(call, method, face_of)
+    return _returning(call, method, face_of)
 
 
 def on_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Face[C], P], R]:
-    """A plain call, made in the client's own thread, which alone changes what it reads."""
+    """Call a plain method in the client's thread, which owns the state it reads."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return face._thread.result(named(face._core), *args, **given)
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face._thread.result(named(face._core), *args, **kwargs)
 
     return call
 
 
 def each(method: Callable[Concatenate[C, P], AsyncIterator[R]]) -> Callable[Concatenate[Face[C], P], Iterator[R]]:
-    """Iterate over what the method's iterator yields, waiting for each."""
+    """Iterate over a method's asynchronous iterator, waiting for each item."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> Iterator[R]:
-        return face._thread.each(named(face._core)(*args, **given))
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return face._thread.each(named(face._core)(*args, **kwargs))
 
     signature = inspect.signature(method)
     returned = _ASYNC.sub(r"Iterator[\1]", signature.return_annotation)
@@ -123,23 +123,23 @@ def each(method: Callable[Concatenate[C, P], AsyncIterator[R]]) -> Callable[Conc
 
 
 def same(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Face[C], P], R]:
-    """The asyncio object's own method, called in the caller's thread; it costs nothing more."""
+    """Call the asyncio object's method in the caller's thread, without overhead."""
     named = _of_core(method)
 
     @wraps(method)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> R:
-        return named(face._core)(*args, **given)
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return named(face._core)(*args, **kwargs)
 
     return cast("Callable[Concatenate[Face[C], P], R]", _Same(call))
 
 
 def ends(close: Callable[Concatenate[Face[C], P], None]) -> Callable[Concatenate[Face[C], P], None]:
-    """A `close` with nothing to do once the client was closed, which has closed this too."""
+    """Make `close` do nothing after the client was closed, which has closed the object, too."""
 
     @wraps(close)
-    def call(face: Face[C], /, *args: P.args, **given: P.kwargs) -> None:
+    def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
         with suppress(ClosedError):
-            close(face, *args, **given)
+            close(face, *args, **kwargs)
 
     return call
 
@@ -147,12 +147,12 @@ def ends(close: Callable[Concatenate[Face[C], P], None]) -> Callable[Concatenate
 def by_hand(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
 ) -> Callable[[Callable[Concatenate[F, P], R]], Callable[Concatenate[F, P], R]]:
-    """A method written here for speed: it takes and returns what its twin does, and has its documentation."""
+    """Mark a method rewritten for speed, with the signature and documentation of its counterpart."""
     return wraps(method)
 
 
 def described(twin: Any) -> Callable[[F], F]:
-    """Has the documentation of its twin; what is written at its place is for editors, which don't look further."""
+    """Copy the counterpart's documentation; the docstring in the source is only for editors."""
 
     def describe(own: F) -> F:
         own.__doc__ = inspect.getdoc(twin)
@@ -162,14 +162,14 @@ def described(twin: Any) -> Callable[[F], F]:
 
 
 def overloaded(method: Callable[..., Any], faces: Mapping[type, Callable[[LoopThread, Any], Any]]) -> Callable[[F], F]:
-    """Like `opens`, in place of a method with overloads. faces: by the classes of what it may return."""
+    """Call like `opens`, replacing a method with overloads. faces: by the class of the result."""
     named = _of_core(method)
 
     def replace(_: F) -> F:
         @wraps(method)
-        def call(face: Face[Any], /, *args: Any, **given: Any) -> Any:
-            made = face._thread.run(named(face._core)(*args, **given))
-            return faces[type(made)](face._thread, made)
+        def call(face: Face[Any], /, *args: Any, **kwargs: Any) -> Any:
+            result = face._thread.run(named(face._core)(*args, **kwargs))
+            return faces[type(result)](face._thread, result)
 
         return cast("F", call)
 
@@ -177,12 +177,12 @@ def overloaded(method: Callable[..., Any], faces: Mapping[type, Callable[[LoopTh
 
 
 def attribute(of: Any) -> Any:
-    """A property of the asyncio object."""
+    """Forward a property to the asyncio object."""
     return property(lambda face: of.fget(face._core), doc=of.__doc__)
 
 
 class _Same:
-    """A method of a face that becomes, when it is first looked up, that of the object."""
+    """A descriptor that replaces itself by the object's bound method on first access."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -193,17 +193,17 @@ class _Same:
     def __get__(self, face: Face[Any] | None, kind: type) -> Any:
         if face is None:
             return self._call
-        found = getattr(face._core, self._name)
-        setattr(face, self._name, found)
-        return found
+        bound = getattr(face._core, self._name)
+        setattr(face, self._name, bound)
+        return bound
 
 
 def _of_core(method: Callable[Concatenate[C, P], R]) -> Callable[[C], Callable[P, R]]:
-    """That method of an object, or what its class has in place of it."""
+    """Return a function that gets the method, or its override, from an object."""
     return cast("Callable[[C], Callable[P, R]]", attrgetter(method.__name__))
 
 
-def _giving(call: Callable[P, F], method: Callable[..., Any], face: Any) -> Callable[P, F]:
+def _returning(call: Callable[P, F], method: Callable[..., Any], face: Any) -> Callable[P, F]:
     return _signed(call, inspect.signature(method).replace(return_annotation=face.__name__))
 
 

@@ -1,6 +1,6 @@
-"""The blocking StreamManager: it has the parts that the asyncio one has, and the thread in which that runs.
+"""The blocking StreamManager, with the thread that runs the asyncio StreamManager.
 
-The thread ends with `close`, or with the process.
+The thread ends with `close` or with the process.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class StreamManager(Closing[aio.StreamManager]):
     def create_byte_writer(
         self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float = ACK_TIMEOUT_S
     ) -> ByteStreamWriter:
-        """Open a file that writes at the current end of a stream of one segment.
+        """Open a file that writes at the current end of a one-segment stream.
 
-        Its calls raise RequestTimeoutError if the data is not stored within `timeout` seconds; if nothing
-        is stored for `ack_timeout` seconds, all calls do from then on.
+        Its calls raise RequestTimeoutError if the data isn't stored within `timeout` seconds; if nothing is stored for
+        `ack_timeout` seconds, all further calls do.
         """
         check_timeout(timeout)
         core = self._thread.run(self._core.create_byte_writer(scope, stream, ack_timeout=ack_timeout))
@@ -171,7 +171,7 @@ class StreamManager(Closing[aio.StreamManager]):
     )
     def create_reader(self, *args: Any, **options: Any) -> Any: ...
 
-    # These iterate over a blocking reader, which has its blocks handed over without asking for each.
+    # These iterate over a blocking reader, which receives blocks without a request for each.
 
     @overload
     def read_events(
@@ -222,13 +222,13 @@ class StreamManager(Closing[aio.StreamManager]):
         with self.create_reader(
             scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
         ) as reader:
-            while (found := reader.next_block(timeout)) is not None:
-                yield found[1].events()
+            while (entry := reader.next_block(timeout)) is not None:
+                yield entry[1].events()
 
     def _read_events(self, scope: str, stream: str, timeout: float | None, options: ReaderOptions) -> Iterator[Event]:
         with self.create_reader(scope, stream, **options) as reader:
-            while (found := reader.next_block(timeout)) is not None:
-                yield from events_of(*found)
+            while (entry := reader.next_block(timeout)) is not None:
+                yield from events_of(*entry)
 
     def _read_values(
         self, scope: str, stream: str, timeout: float | None, options: ReaderOptions, serializer: Serializer[T]

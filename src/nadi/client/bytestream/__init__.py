@@ -1,1 +1,1 @@
-"""A segment as a file: bytes without events."""
+"""Byte streams: a segment as a file of bytes without events."""

@@ -1,4 +1,4 @@
-"""Reading a byte stream: ahead, from any offset on, and at the tail either to an end or after what comes."""
+"""Reader of a byte stream from any offset, with read-ahead, up to the tail or following it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from nadi.limits import READ_AHEAD_BYTES
 from nadi.naming import segment_name
 
 READ_TIMEOUT_S = 30.0
-_BLOCKS_BEFORE_READING_AHEAD = 2  # after a seek: random reads need no more than they ask for
+_BLOCKS_BEFORE_READING_AHEAD = 2  # after a seek: random reads don't benefit from read-ahead
 _ids = itertools.count()
 
 
 @checked(without=("read", "readinto"))
 class ByteStreamReader(Closing):
-    """Made by `StreamManager.create_byte_reader`; one user at a time."""
+    """A reader of bytes, created by `StreamManager.create_byte_reader`; not for concurrent use."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class ByteStreamReader(Closing):
         self._follow, self._timeout = follow, timeout
         self._purpose = f"byte reader {next(_ids)}"
         self._position = start
-        self._block = memoryview(b"")  # what was received and not taken yet
+        self._block = memoryview(b"")  # received but not returned yet
         self._chunks: AsyncGenerator[memoryview, None] | None = None
         self._in_order = 0  # blocks since the last seek
-        self._waiting: asyncio.Task[object] | None = None  # whoever waits in `_fill`
+        self._waiting: asyncio.Task[object] | None = None  # the caller that waits in `_fill`
         self._closed = False
 
     def tell(self) -> int:
@@ -55,7 +55,7 @@ class ByteStreamReader(Closing):
         return self._position
 
     async def head(self) -> int:
-        """Return the first offset that can be read: everything before was truncated away."""
+        """Return the first offset that wasn't truncated."""
         return (await self._info()).start_offset
 
     async def tail(self) -> int:
@@ -63,26 +63,26 @@ class ByteStreamReader(Closing):
         return (await self._info()).write_offset
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to an offset from the stream's start, from here, or from its current tail; return the new offset."""
+        """Move to an offset relative to the stream's start, the position or the tail; return the new offset."""
         if whence == os.SEEK_CUR:
             offset += self._position
         elif whence == os.SEEK_END:
             offset += await self.tail()
         elif whence != os.SEEK_SET:
-            raise InvalidArgumentError(f"whence is 0, 1 or 2, not {whence}")
+            raise InvalidArgumentError(f"whence must be 0, 1 or 2, not {whence}")
         if offset < 0:
-            raise InvalidArgumentError(f"there is no offset {offset}")
+            raise InvalidArgumentError(f"the offset can't be negative: {offset}")
         ahead = offset - self._position
         if 0 <= ahead <= len(self._block):
             self._block = self._block[ahead:]
         else:
-            await self._forget()
+            await self._discard()
             self._in_order = 0
         self._position = offset
         return offset
 
     def _take(self, target: memoryview) -> int:
-        """Copy what is at hand into `target`; how much that was."""
+        """Copy buffered bytes into `target`; return their number."""
         size = min(len(target), len(self._block))
         target[:size] = self._block[:size]
         self._block = self._block[size:]
@@ -90,11 +90,10 @@ class ByteStreamReader(Closing):
         return size
 
     async def _fill(self) -> bool:
-        """Have something at hand; False at the end: of a sealed stream, or of one that is not followed.
+        """Fill the buffer unless it has bytes; return False at the end of a sealed stream, or of one without follow.
 
-        TruncatedError if the position was truncated away: seek to its `start_offset`. PastEndError if the tail is
-        followed and lies before the position. RequestTimeoutError if nothing came within the reader's timeout: ask
-        again.
+        TruncatedError if the position was truncated: seek to the error's `start_offset`. PastEndError if the position
+        is past the tail while following. RequestTimeoutError if nothing arrived within the reader's timeout: retry.
         """
         if self._closed:
             raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed")
@@ -108,16 +107,16 @@ class ByteStreamReader(Closing):
                 self._stores.waits_for,
             ):
                 if self._chunks is not None and self._in_order == _BLOCKS_BEFORE_READING_AHEAD:
-                    await self._forget()
+                    await self._discard()
                 if self._chunks is None:
-                    self._chunks = await self._begin()
+                    self._chunks = await self._open_chunks()
                 async with explained(self._stores, self._segment):
                     self._block = await anext(self._chunks, memoryview(b""))
-                    if not self._block and not self._follow:  # at what was the tail: there may be more by now
-                        self._chunks = await self._begin()
+                    if not self._block and not self._follow:  # at the earlier tail: more may have been written since
+                        self._chunks = await self._open_chunks()
                         self._block = await anext(self._chunks, memoryview(b""))
         except BaseException as error:
-            self._chunks = None  # it has ended, also where its wait took too long and was cancelled
+            self._chunks = None  # the generator has ended, even if a timeout cancelled it
             if isinstance(error, asyncio.CancelledError) and is_closed(self) and waiting and waiting.uncancel() == 0:
                 raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
             raise
@@ -130,12 +129,12 @@ class ByteStreamReader(Closing):
         return True
 
     async def readinto(self, target: bytearray | memoryview) -> int:
-        """Fill `target` with the data available, waiting for the first byte; return 0 at the end."""
+        """Read available bytes into `target`, waiting for the first; return their number, 0 at the end."""
         view = memoryview(target).cast("B")
         return self._take(view) if not len(view) or await self._fill() else 0
 
     async def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, less only at the end; all up to the current tail if `size` is negative."""
+        """Return `size` bytes, fewer only at the end; all up to the current tail if `size` is negative."""
         if size < 0:
             size = max(await self.tail() - self._position, 0)
         target = memoryview(bytearray(size))
@@ -145,37 +144,37 @@ class ByteStreamReader(Closing):
         return bytes(target[:filled])
 
     async def close(self) -> None:
-        """Close at once; whoever waits for data gets ClosedError."""
+        """Close immediately; a pending read raises ClosedError."""
         self._closed = True
         if self._waiting is not None:
             self._waiting.cancel()
         else:
-            await self._forget()
+            await self._discard()
         self._stores.release(self._purpose)
 
-    async def _begin(self) -> AsyncGenerator[memoryview, None]:
-        """The bytes from here on: to the current tail, or forever if the tail is followed."""
+    async def _open_chunks(self) -> AsyncGenerator[memoryview, None]:
+        """Return an iterator of the bytes from the position to the current tail, or endless when following."""
         end = None if self._follow else await self.tail()
         ahead = READ_AHEAD_BYTES if self._in_order >= _BLOCKS_BEFORE_READING_AHEAD else 1
         return read_bytes(
             self._stores, self._segment, self._position, end, purpose=self._purpose, read_ahead_bytes=ahead
         )
 
-    async def _forget(self) -> None:
+    async def _discard(self) -> None:
         self._block = memoryview(b"")
         if self._chunks is not None:
             chunks, self._chunks = self._chunks, None
             await chunks.aclose()
 
     async def _info(self) -> SegmentInfo:
-        timeout_s = self._stores.timeout_s  # data may be waited for longer, the server may not
+        timeout_s = self._stores.timeout_s  # limits the server's answer; the wait for data may be longer
         if self._timeout:
             timeout_s = min(timeout_s, self._timeout)
         async with explained(self._stores, self._segment):
             return await segment_info(self._stores, self._segment, timeout_s)
 
 
-# --- what the rest of the client asks of it ---------------------------------------------------
+# --- for other modules of the client ----------------------------------------------------------
 
 
 def is_closed(reader: ByteStreamReader) -> bool:
@@ -183,5 +182,5 @@ def is_closed(reader: ByteStreamReader) -> bool:
 
 
 def hands_of(reader: ByteStreamReader) -> tuple[Callable[[memoryview], int], Callable[[], Coroutine[Any, Any, bool]]]:
-    """What copies that which is at hand, in any thread, and what has something at hand."""
+    """Return functions that copy buffered bytes, in any thread, and that fill the buffer."""
     return reader._take, reader._fill

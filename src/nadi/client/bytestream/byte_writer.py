@@ -1,8 +1,7 @@
-"""Writing a byte stream: pieces of any size, stored in order.
+"""Writer of a byte stream: stores pieces of any size in order.
 
-Several appends are under way where pieces are large, and small ones are joined in the next while one is. The writer
-goes on at the end of the stream, and every append is conditional on that end: if somebody else writes meanwhile, it
-fails instead of mixing its bytes with theirs.
+Large pieces are pipelined; small ones are joined while an append is in flight. Appends go to the end of the stream and
+are conditional on it: if another writer appends meanwhile, the writer fails instead of mixing the bytes of both.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire.fields import Buffer
 
-_SECOND_APPEND_BYTES = BYTE_JOIN_BYTES // 4  # while one is under way another goes out if so much waits
+_SECOND_APPEND_BYTES = BYTE_JOIN_BYTES // 4  # waiting bytes that start another append while one is in flight
 
 
 @checked(without=("write",))
 class ByteStreamWriter(Closing):
-    """Made by `StreamManager.create_byte_writer`; one user at a time. Where nothing is stored for `ack_timeout`, it
-    fails."""
+    """A writer of bytes, created by `StreamManager.create_byte_writer`; not for concurrent use.
+
+    It fails if no pending byte is stored for `ack_timeout`.
+    """
 
     def __init__(
         self, stores: SegmentStores, scope: str, stream: str, segment_id: int, offset: int, ack_timeout_s: float
@@ -47,13 +48,13 @@ class ByteStreamWriter(Closing):
         self._stores = stores
         self._ack_timeout_s = ack_timeout_s
         self._appender = SegmentAppender(stores, segment_name(scope, stream, segment_id))
-        self._offset = offset  # up to where everything is stored
+        self._offset = offset  # end of the stored bytes
         self._pieces: deque[Buffer] = deque()  # not sent yet
         self._pending_bytes = 0  # not stored yet
-        self._under_way_bytes = 0  # of these, in appends that were sent
+        self._in_flight_bytes = 0  # of these, in appends that were sent
         self._progress = asyncio.Event()  # set when something was stored or has failed
         self._error: NadiError | None = None
-        self._lost: NadiError | None = None  # why pending bytes were given up when the writer was stopped
+        self._lost: NadiError | None = None  # why pending bytes were lost when the writer was stopped
         self._closed = False
 
     def tell(self) -> int:
@@ -61,12 +62,12 @@ class ByteStreamWriter(Closing):
         return self._offset + self._pending_bytes
 
     async def write(self, data: Buffer, timeout: float | None = None) -> int:
-        """Accept all of `data`, waiting while too much is not stored yet; return its length.
+        """Accept all of `data`, waiting while too many bytes are pending; return its length.
 
-        Up to 8 MiB are stored atomically, more in parts of 8 MiB. A mutable buffer is
-        copied; TypeError for anything but a buffer. Raises whatever kept earlier bytes from being stored, and
-        RequestTimeoutError after `timeout` s; even without one, the writer fails if nothing is stored for
-        `ack_timeout`: with StorageFullError if the server's disk is full.
+        Up to 8 MiB are stored atomically, more in parts of 8 MiB. A mutable buffer is copied; TypeError for anything
+        but a buffer. Raises the error that prevented earlier bytes from being stored, and RequestTimeoutError after
+        `timeout` s. The writer fails if nothing is stored for `ack_timeout`, with StorageFullError if the server's disk
+        is full.
         """
         view = memoryview(data if isinstance(data, bytes) else memoryview(data).tobytes())
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
@@ -87,7 +88,7 @@ class ByteStreamWriter(Closing):
         await self._stores.controller.truncate_stream(cut)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then close; raise whatever kept bytes from being stored."""
+        """Flush, then close; raises the error that prevented bytes from being stored."""
         if self._closed:
             check_lost(self)
         else:
@@ -97,11 +98,11 @@ class ByteStreamWriter(Closing):
                 stop(self, ClosedError(f"the writer of {self.scope}/{self.stream} was closed"))
 
     async def close_and_seal(self, timeout: float | None = None) -> None:
-        """Close and seal the stream: nobody can write to it any more, and readers reach its end."""
+        """Close and seal the stream: it can't be written to any more, and readers reach its end."""
         await self.close(timeout)
         segment = segment_name(self.scope, self.stream, self.segment_id)
         async with explained(self._stores, segment):
-            await segment_info(self._stores, segment)  # a stream that was recreated under the name stays open
+            await segment_info(self._stores, segment)  # raises if the stream was recreated: don't seal the new one
         await self._stores.controller.seal_stream(self.scope, self.stream)
 
     async def _until(self, holds: Callable[[], bool], timeout: float | None) -> None:
@@ -119,14 +120,14 @@ class ByteStreamWriter(Closing):
                 await self._next_progress()
 
     async def _next_progress(self) -> None:
-        """Wait until something was stored; that nothing is for too long ends the writer."""
+        """Wait until bytes are stored; a timeout ends the writer."""
         name = f"{self.scope}/{self.stream}"
         try:
             async with TimeLimit(
                 self._ack_timeout_s,
                 lambda: (
                     f"none of {self._pending_bytes:,} bytes for {name} were stored for {self._ack_timeout_s} s: "
-                    "see how far it got, then open a new writer"
+                    "check the stream's tail, then open a new writer"
                 ),
                 lambda: self._appender.trouble or self._stores.waits_for(),
             ):
@@ -138,15 +139,15 @@ class ByteStreamWriter(Closing):
             raise error from late.__cause__
 
     def _send(self) -> None:
-        """Send one append, or more where there is much to send; the rest waits for an answer, and is joined."""
+        """Send one append, or several if much is waiting; remaining pieces wait for an answer and are joined."""
         while self._pieces:
-            waiting = self._pending_bytes - self._under_way_bytes
-            after = self._under_way_bytes + len(self._pieces[0])
-            if self._under_way_bytes and (waiting < _SECOND_APPEND_BYTES or after > BYTE_UNDER_WAY_BYTES):
+            waiting = self._pending_bytes - self._in_flight_bytes
+            after = self._in_flight_bytes + len(self._pieces[0])
+            if self._in_flight_bytes and (waiting < _SECOND_APPEND_BYTES or after > BYTE_UNDER_WAY_BYTES):
                 return
             data = self._next()
-            stored = self._appender.submit(data, self._offset + self._under_way_bytes)
-            self._under_way_bytes += len(data)
+            stored = self._appender.submit(data, self._offset + self._in_flight_bytes)
+            self._in_flight_bytes += len(data)
             stored.add_done_callback(partial(self._answered, len(data)))
 
     def _answered(self, size: int, stored: asyncio.Future[int]) -> None:
@@ -156,14 +157,14 @@ class ByteStreamWriter(Closing):
         if error is None:
             self._offset += size
             self._pending_bytes -= size
-            self._under_way_bytes -= size
+            self._in_flight_bytes -= size
             self._progress.set()
             self._send()
         elif isinstance(error, ConditionFailedError):
             self._fail(
                 ConditionFailedError(
-                    f"somebody else wrote to {self.scope}/{self.stream}: it no longer ended at {self._offset:,}, and "
-                    f"{self._pending_bytes:,} bytes were not stored. Read what was written, then open a new writer"
+                    f"another writer appended to {self.scope}/{self.stream}: it no longer ends at {self._offset:,}, "
+                    f"and {self._pending_bytes:,} bytes were not stored. Read the stream, then open a new writer"
                 )
             )
         elif isinstance(error, StreamSealedError):
@@ -173,7 +174,7 @@ class ByteStreamWriter(Closing):
             self._fail(error)
 
     def _next(self) -> Buffer:
-        """The next append: a large piece as it is, small ones joined."""
+        """Return the next append's data: a large piece, or several small ones joined."""
         pieces = [self._pieces.popleft()]
         size = len(pieces[0])
         while self._pieces and size + len(self._pieces[0]) <= BYTE_JOIN_BYTES:
@@ -188,7 +189,7 @@ class ByteStreamWriter(Closing):
         self._progress.set()
 
 
-# --- what the rest of the client asks of it ---------------------------------------------------
+# --- for other modules of the client ----------------------------------------------------------
 
 
 def is_closed(writer: ByteStreamWriter) -> bool:
@@ -196,7 +197,7 @@ def is_closed(writer: ByteStreamWriter) -> bool:
 
 
 def stop(writer: ByteStreamWriter, error: NadiError) -> None:
-    """End without waiting: what is not stored by now fails with `error`."""
+    """Close without waiting: pending bytes fail with `error`."""
     if writer._pending_bytes and not writer._closed:
         writer._lost = writer._error or error
     writer._closed = True
@@ -204,7 +205,7 @@ def stop(writer: ByteStreamWriter, error: NadiError) -> None:
 
 
 def check_lost(writer: ByteStreamWriter) -> None:
-    """Raise, once, why bytes were not stored that were pending when the writer was stopped."""
+    """Raise, once, the error that lost the bytes pending when the writer was stopped."""
     lost, writer._lost = writer._lost, None
     if lost is not None:
         raise lost

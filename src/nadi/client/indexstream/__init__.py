@@ -1,1 +1,1 @@
-"""A stream of one segment as an index: records of one size whose fields never fall, as official clients write them."""
+"""Index streams: fixed-size records with nondecreasing fields in a one-segment stream, as in official clients."""

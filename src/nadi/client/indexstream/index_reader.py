@@ -1,11 +1,11 @@
-"""Index streams: reading a record by its offset, the first one whose field has a value, or all between two places.
+"""Reader and writer of index streams: records by offset, by a field's value, or in a range.
 
-Records have one size and lie at its multiples, and no field ever falls; so the place of a value is found by halving
-what is left, with a request for each step until that is little, however long the stream is.
+Records have a fixed size, start at its multiples, and no field ever decreases; so a value is found by binary search,
+with a request for each step until the remaining range is small.
 
-A writer stores each record whole and in order. It goes on behind the last record, as a byte stream's writer does: every
-append is conditional on the stream's end, so if somebody else writes meanwhile, it fails instead of storing a record
-that would be out of order.
+The writer stores each record atomically and in order after the last record. Appends are conditional on the stream's
+end, as for byte streams: if another writer appends meanwhile, the writer fails instead of storing a record out of
+order.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from nadi.wire.fields import Buffer
 
 @checked()
 class IndexWriter(Closing):
-    """Made by `StreamManager.create_index_writer`; one user at a time. Where nothing is stored for `ack_timeout`, it
-    fails."""
+    """A writer of records, created by `StreamManager.create_index_writer`; not for concurrent use.
+
+    It fails if no pending record is stored for `ack_timeout`.
+    """
 
     def __init__(
         self, writer: ByteStreamWriter, reader: IndexReader, fields: Fields, record_size: int, last: IndexRecord | None
@@ -52,16 +54,16 @@ class IndexWriter(Closing):
 
     @property
     def record_size(self) -> int:
-        """How many bytes each record of the stream has."""
+        """Size of each record in bytes."""
         return self._record_size
 
     @property
     def data_limit(self) -> int:
-        """How many bytes of data a record can have."""
+        """Maximum size of a record's data in bytes."""
         return data_limit(self._record_size, len(self._fields.names))
 
     def last(self) -> dict[str, int]:
-        """Return the fields of the last record that was appended, or found when the writer was made; none at first."""
+        """Return the fields of the last record appended, or stored when the writer was created; {} if there is none."""
         return dict(zip(self._fields.names, self._last, strict=False))
 
     def tell(self) -> int:
@@ -76,23 +78,23 @@ class IndexWriter(Closing):
         after: Mapping[str, int] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Append a record, waiting while too much is not stored yet; return its offset.
+        """Append a record, waiting while too many bytes are pending; return its offset.
 
-        Each field has a whole number from 0 to 2^64 - 1, not less than in the last record: else InvalidArgumentError.
-        `after`: only if these are the fields of the last record (`{}`: if there is none), else ConditionFailedError.
-        EventTooLargeError if `data` is more than `data_limit`; TypeError for anything but a buffer. Raises what
-        kept earlier records from being stored, and RequestTimeoutError after `timeout` s.
+        InvalidArgumentError unless each field has a whole number from 0 to 2^64 - 1, not below its last value. after:
+        the expected fields of the last record (`{}` for none), else ConditionFailedError. EventTooLargeError if `data`
+        exceeds `data_limit`; TypeError for anything but a buffer. Raises the error that prevented earlier records from
+        being stored, and RequestTimeoutError after `timeout` s.
         """
         values = self._fields.values(fields)
         if after is not None and after != self.last():
             raise ConditionFailedError(
                 f"the last record of {self.scope}/{self.stream} has {self.last()}, not {dict(after)}: "
-                "look at what was written, then decide"
+                "read the stream, then decide"
             )
         for name, before, value in zip(self._fields.names, self._last, values, strict=False):
             if value < before:
                 raise InvalidArgumentError(
-                    f"{name} is {value} after {before}, and fields of an index never fall: append in order"
+                    f"{name} is {value} after {before}: fields of an index can't decrease, so append in order"
                 )
         record = self._fields.encode(values, data, self._record_size)
         offset = self._writer.tell()
@@ -105,71 +107,73 @@ class IndexWriter(Closing):
         await self._writer.flush(timeout)
 
     async def truncate_before(self, field: str, value: int) -> int:
-        """Delete the records before the first whose `field` is `value` or more; return its offset.
+        """Delete the records before the first whose `field` is at least `value`; return its offset.
 
-        All that are stored if it is less in all of them.
+        Deletes all stored records if all have lower values.
         """
         offset = await self._reader.search(field, value)
         await self._writer.truncate_before(offset)
         return offset
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then close; raise whatever kept records from being stored."""
+        """Flush, then close; raises the error that prevented records from being stored."""
         await self._writer.close(timeout)
 
     async def close_and_seal(self, timeout: float | None = None) -> None:
-        """Close and seal the stream: nobody can write to it any more, and readers reach its end."""
+        """Close and seal the stream: it can't be written to any more, and readers reach its end."""
         await self._writer.close_and_seal(timeout)
 
 
-# --- what the rest of the client asks of it ---------------------------------------------------
+# --- for other modules of the client ----------------------------------------------------------
 
 
 def bytes_of(writer: IndexWriter) -> ByteStreamWriter:
     return writer._writer
 
 
-_REST_BYTES = 64 * KIB  # of a search: less than that is read at once, in place of several requests
-_BUFFER_BYTES = 256 * KIB  # of records read at once, if so many are there
+_REST_BYTES = 64 * KIB  # a search reads a smaller range completely, instead of record by record
+_BUFFER_BYTES = 256 * KIB  # of records read at a time
 
 
 @checked()
 class IndexReader(Closing):
-    """Made by `StreamManager.create_index_reader`. What is truncated away raises TruncatedError, what is no record
-    SerializationError."""
+    """A reader of records, created by `StreamManager.create_index_reader`.
+
+    Reads raise TruncatedError at truncated offsets, and SerializationError at bytes that aren't a record.
+    """
 
     def __init__(
         self, stores: SegmentStores, scope: str, stream: str, segment_id: int, *, timeout: float | None
     ) -> None:
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
         self._stores, self._segment, self._timeout = stores, segment_name(scope, stream, segment_id), timeout
-        self._size: int | None = None  # once the stream says it
+        self._size: int | None = None  # record size stored with the stream, once known
         self._open: set[ByteStreamReader] = set()
         self._closed = False
 
     async def record_size(self) -> int:
-        """Return how many bytes each record has; 4,096 where the stream doesn't say."""
+        """Return the size of each record in bytes; 4,096 if the stream doesn't define it."""
         return await stored_record_size(self) or RECORD_SIZE
 
     async def head(self) -> int:
-        """Return where the first record begins that is left."""
+        """Return the offset of the first retained record."""
         return (await self._bounds())[0]
 
     async def tail(self) -> int:
-        """Return where the next record will begin."""
+        """Return the offset of the next record to be written."""
         return (await self._bounds())[1]
 
     async def first(self) -> IndexRecord | None:
-        """Return the first record that is left; None if there is none."""
+        """Return the first retained record, or None."""
         while True:
             head, tail, size = await self._bounds()
             try:
                 return await self._record(head, size) if head < tail else None
             except TruncatedError:
-                continue  # meanwhile: there is another first one now
+                continue  # truncated meanwhile: read the new first record
 
     async def last(self) -> IndexRecord | None:
-        """Return the last record; None if there is none."""
+        """Return the last record, or None."""
         while True:
             head, tail, size = await self._bounds()
             try:
@@ -178,32 +182,32 @@ class IndexReader(Closing):
                 continue
 
     async def at(self, offset: int) -> IndexRecord:
-        """Return the record that begins at `offset`; InvalidArgumentError if none begins there."""
+        """Return the record at `offset`; InvalidArgumentError if no record starts there."""
         _, tail, size = await self._bounds()
         _check_offset(offset, size)
         if offset >= tail:
-            raise InvalidArgumentError(f"no record begins at {offset:,}: the stream ends at {tail:,}")
+            raise InvalidArgumentError(f"no record starts at {offset:,}: the stream ends at {tail:,}")
         return await self._record(offset, size)
 
     async def search(self, field: str, value: int) -> int:
-        """Return the offset of the first record whose `field` is `value` or more; the tail if it is less in all.
+        """Return the offset of the first record whose `field` is at least `value`; the tail if all values are lower.
 
-        A record without the field counts as less: fields are added behind the others. InvalidArgumentError if the
+        Records without the field count as lower: new fields are added after the others. InvalidArgumentError if the
         last record doesn't have it either.
         """
         value = whole_number(field, value)
         head, tail, size = await self._bounds()
         low, high = head // size, tail // size
-        rest, begin = b"", 0  # all that is left, once it is little
+        remaining, begin = b"", 0  # the remaining range, once it is small
         while low < high:
             middle = (low + high) // 2
             offset = middle * size
             try:
-                if not rest and (high - low) * size <= _REST_BYTES:
+                if not remaining and (high - low) * size <= _REST_BYTES:
                     begin = low * size
-                    rest = await self._bytes(begin, high * size)
-                if rest:
-                    record = decode(rest[offset - begin : offset - begin + size], offset)
+                    remaining = await self._bytes(begin, high * size)
+                if remaining:
+                    record = decode(remaining[offset - begin : offset - begin + size], offset)
                 else:
                     record = await self._record(offset, size)
             except TruncatedError as gap:
@@ -222,8 +226,7 @@ class IndexReader(Closing):
     ) -> AsyncIterator[IndexRecord]:
         """Yield the records from `start`, or the head, up to `end`, or the tail.
 
-        With `follow` it waits for those that aren't there yet; RequestTimeoutError if none comes within the reader's
-        timeout.
+        follow: wait for further records; RequestTimeoutError if none arrives within the reader's timeout.
         """
         for offset in (start, end):
             if offset is not None:
@@ -236,7 +239,7 @@ class IndexReader(Closing):
         )
         self._open.add(reader)
         try:
-            if follow and tail == 0:  # a stream may say its record size together with its first record
+            if follow and tail == 0:  # a stream's record size may be set together with its first record
                 await reader.readinto(bytearray(1))
                 size = await self.record_size()
                 await reader.seek(start)
@@ -244,28 +247,28 @@ class IndexReader(Closing):
                 end = tail if end is None else min(end, tail)
             buffer, filled = memoryview(bytearray(max(_BUFFER_BYTES // size, 1) * size)), 0
             while end is None or start < end:
-                got = await reader.readinto(buffer[filled : None if end is None else end - start])
-                if not got:
+                count = await reader.readinto(buffer[filled : None if end is None else end - start])
+                if not count:
                     return
-                filled += got
-                whole = filled // size * size
-                for at in range(0, whole, size):
+                filled += count
+                complete = filled // size * size
+                for at in range(0, complete, size):
                     yield decode(buffer[at : at + size], start)
                     start += size
-                buffer[: filled - whole] = buffer[whole:filled]
-                filled -= whole
+                buffer[: filled - complete] = buffer[complete:filled]
+                filled -= complete
         finally:
             self._open.discard(reader)
             await reader.close()
 
     async def close(self) -> None:
-        """Close at once; whoever waits for a record gets ClosedError."""
+        """Close immediately; a pending read raises ClosedError."""
         self._closed = True
         for reader in tuple(self._open):
             await reader.close()
 
     async def _bounds(self) -> tuple[int, int, int]:
-        """Where whole records begin and end, and the size of each."""
+        """Return the start and end of complete records, and the record size."""
         self._check_open()
         async with explained(self._stores, self._segment):
             info = await segment_info(self._stores, self._segment)
@@ -288,21 +291,20 @@ class IndexReader(Closing):
 
 def _check_offset(offset: int, size: int) -> None:
     if offset < 0 or offset % size:
-        raise InvalidArgumentError(f"no record begins at {offset:,}: records lie at multiples of {size:,}")
+        raise InvalidArgumentError(f"no record starts at {offset:,}: records start at multiples of {size:,}")
 
 
-# --- what the rest of the client asks of it ---------------------------------------------------
+# --- for other modules of the client ----------------------------------------------------------
 
 
 async def stored_record_size(reader: IndexReader) -> int | None:
-    """The record size that the stream says; None if it says none."""
+    """Return the record size stored with the stream, or None."""
     if reader._size is None:
-        asked = wire.GetSegmentAttribute(0, reader._segment, RECORD_SIZE_ATTRIBUTE, "")
-        size = stated_size((await reader._stores.ask(asked, wire.SegmentAttribute)).value)
+        request = wire.GetSegmentAttribute(0, reader._segment, RECORD_SIZE_ATTRIBUTE, "")
+        size = stated_size((await reader._stores.ask(request, wire.SegmentAttribute)).value)
         if size is not None and not 0 < size <= BYTE_APPEND_BYTES:
             raise InvalidArgumentError(
-                f"{reader.scope}/{reader.stream} says that its index records have {size:,} bytes, which none can: "
-                "write to another stream"
+                f"{reader.scope}/{reader.stream} has an invalid record size of {size:,} bytes: write to another stream"
             )
         reader._size = size
     return reader._size

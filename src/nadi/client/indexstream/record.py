@@ -1,12 +1,12 @@
-"""The record of an index stream, in the official Rust client's format (`pravega_client::index`, version 0).
+"""Encoding of an index stream's records, in the official Rust client's format (`pravega_client::index`, version 0).
 
-A record is an event: its header, then what it says, then zeros up to the stream's record size. So all records lie at
-multiples of that size, and readers of events can read them too. All numbers are big-endian:
+A record is an event, padded with zeros to the stream's record size. So all records start at multiples of that size, and
+event readers can read them, too. All numbers are big-endian:
 
     int32 0, int32 size - 8      the event's header
-    int32 0, int32 0             the kind of record, and the version of the format
+    int32 0, int32 0             record type and format version
     uint32, uint32               bytes of all fields, bytes of data
-    uint32, each 16 + 8 bytes    how many fields; of each the hash of its name, and its value
+    uint32, each 16 + 8 bytes    number of fields; hash of each name, and its value
     uint32, bytes                the data
 
 The hash is the first 16 bytes of SHAKE128 of the name in UTF-8. Names themselves are not stored.
@@ -26,7 +26,7 @@ from nadi.errors import EventTooLargeError, InvalidArgumentError, SerializationE
 from nadi.limits import INDEX_FIELDS
 from nadi.wire.fields import NO_VERSION, Buffer
 
-RECORD_SIZE = 4096  # where a stream doesn't say
+RECORD_SIZE = 4096  # if the stream doesn't define it
 RECORD_SIZE_ATTRIBUTE = bytes.fromhex("ffffffe8b78918010000000000000011")  # of the segment: its record size
 LARGEST_VALUE = (1 << 64) - 1
 
@@ -39,24 +39,24 @@ _EMPTY_BYTES = _FRONT.size + _DATA.size  # of a record without fields and data
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord(Displayed):
-    """One record: where it begins, the values of its fields by the hashes of their names, and its data."""
+    """A record: its offset, the values of its fields by the hashes of their names, and its data."""
 
     offset: int
     hashed_fields: tuple[tuple[int, int], ...]
     data: bytes
 
     def has(self, field: str) -> bool:
-        """Whether it was written with that field."""
+        """Return whether the record has that field."""
         return _of(self, field_hash(field)) is not None
 
     def value(self, field: str) -> int:
-        """Return the field's value; InvalidArgumentError if the record was written without it."""
-        found = _of(self, field_hash(field))
-        if found is None:
+        """Return the field's value; InvalidArgumentError if the record doesn't have it."""
+        value = _of(self, field_hash(field))
+        if value is None:
             raise InvalidArgumentError(
-                f"the record at {self.offset:,} has no field {field!r}, but {len(self.hashed_fields)} of other names"
+                f"field {field!r} not found in the record at {self.offset:,}, which has {len(self.hashed_fields)}"
             )
-        return found
+        return value
 
 
 def _of(record: IndexRecord, hashed: int) -> int | None:
@@ -64,32 +64,32 @@ def _of(record: IndexRecord, hashed: int) -> int | None:
 
 
 class Fields:
+    """The names of an index stream's fields, and the encoder of records with them."""
+
     def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise InvalidArgumentError(f"fields are a list of names, not {str(names)[:60]!r}")
+            raise InvalidArgumentError(f"fields must be a list of names, not {str(names)[:60]!r}")
         self.names = tuple(names)
         if not 1 <= len(self.names) <= INDEX_FIELDS:
             raise InvalidArgumentError(f"a record has 1 to {INDEX_FIELDS} fields, not {len(self.names)}")
         if len(set(self.names)) < len(self.names):
-            raise InvalidArgumentError(
-                f"each field has a name of its own, and of {', '.join(self.names)} some are equal"
-            )
+            raise InvalidArgumentError(f"names of fields must differ: {', '.join(self.names)}")
         self.hashes = tuple(field_hash(name) for name in self.names)
         self._packed = [hashed.to_bytes(16) for hashed in self.hashes]
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them in a record."""
+        """Size of all fields in a record."""
         return len(self.names) * _FIELD.size
 
-    def values(self, given: Mapping[str, int]) -> tuple[int, ...]:
-        """The values in order; InvalidArgumentError unless each field has a whole number from 0 to 2^64 - 1."""
-        if not isinstance(given, Mapping) or given.keys() != set(self.names):
-            raise InvalidArgumentError(f"a record has values for {', '.join(self.names)}, not {str(given)[:120]}")
-        return tuple(whole_number(name, given[name]) for name in self.names)
+    def values(self, fields: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the values in order; InvalidArgumentError unless each field has a whole number from 0 to 2^64 - 1."""
+        if not isinstance(fields, Mapping) or fields.keys() != set(self.names):
+            raise InvalidArgumentError(f"a record needs values for {', '.join(self.names)}, not {str(fields)[:120]}")
+        return tuple(whole_number(name, fields[name]) for name in self.names)
 
     def encode(self, values: Sequence[int], data: Buffer, record_size: int) -> bytes:
-        """The record's bytes; EventTooLargeError if they are more than `record_size`."""
+        """Encode a record; EventTooLargeError if it exceeds `record_size`."""
         size, most = memoryview(data).nbytes, data_limit(record_size, len(self.names))
         if size > most:
             raise EventTooLargeError(size, most)
@@ -101,20 +101,18 @@ class Fields:
 
 
 def decode(record: Buffer, offset: int) -> IndexRecord:
-    """The record that begins at `offset` of its stream; SerializationError if the bytes aren't one."""
+    """Decode the record at `offset` of its stream; SerializationError."""
     try:
-        kind, rest, type_code, version, fields_bytes, data_bytes, count = _FRONT.unpack_from(record)
+        kind, size_after_header, type_code, version, fields_bytes, data_bytes, count = _FRONT.unpack_from(record)
         start = _FRONT.size + count * _FIELD.size
         (size,) = _DATA.unpack_from(record, start)
     except struct.error:
         raise _no_record(offset, "it is too short") from None
     start += _DATA.size
-    if kind or type_code or rest != len(record) - _HEADER_BYTES:
-        raise _no_record(offset, f"no record of {len(record):,} bytes begins so")
+    if kind or type_code or size_after_header != len(record) - _HEADER_BYTES:
+        raise _no_record(offset, f"the header isn't that of a record of {len(record):,} bytes")
     if version:
-        raise SerializationError(
-            f"the index record at {offset:,} has version {version} and 0 is known here: read it with a newer client"
-        )
+        raise SerializationError(f"the index record at {offset:,} has version {version}, not 0: use a newer client")
     if fields_bytes != count * _FIELD.size or data_bytes != size or start + size > len(record):
         raise _no_record(offset, "its lengths don't agree")
     fields = _FIELD.iter_unpack(memoryview(record)[_FRONT.size : start - _DATA.size])
@@ -123,22 +121,22 @@ def decode(record: Buffer, offset: int) -> IndexRecord:
 
 
 def _no_record(offset: int, why: str) -> SerializationError:
-    return SerializationError(f"the bytes at {offset:,} are no index record ({why}): was something else written there?")
+    return SerializationError(f"the bytes at {offset:,} are not an index record ({why}): read them as bytes or events")
 
 
 @lru_cache(maxsize=1024)
 def field_hash(name: str) -> int:
-    """What stands for a field's name; InvalidArgumentError if it isn't one."""
+    """Return the hash of a field's name; InvalidArgumentError if the name is invalid."""
     if not isinstance(name, str) or not name:
-        raise InvalidArgumentError(f"a field's name is a text of one letter or more, not {str(name)[:60]!r}")
+        raise InvalidArgumentError(f"a field's name must be a non-empty string, not {str(name)[:60]!r}")
     try:
         return int.from_bytes(hashlib.shake_128(name.encode()).digest(16))
     except UnicodeEncodeError:
-        raise InvalidArgumentError(f"{name[:60]!r} can't be written in UTF-8: give the field another name") from None
+        raise InvalidArgumentError(f"{name[:60]!r} can't be encoded in UTF-8: rename the field") from None
 
 
 def whole_number(name: str, value: object) -> int:
-    """The value; InvalidArgumentError unless it is a whole number from 0 to 2^64 - 1."""
+    """Return the value as int; InvalidArgumentError unless it is a whole number from 0 to 2^64 - 1."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -146,7 +144,7 @@ def whole_number(name: str, value: object) -> int:
     except TypeError:
         number = -1
     if not 0 <= number <= LARGEST_VALUE:
-        raise InvalidArgumentError(f"{name} is {str(value)[:60]}: it takes whole numbers from 0 to 2^64 - 1")
+        raise InvalidArgumentError(f"{name} can't be {str(value)[:60]}: use whole numbers from 0 to 2^64 - 1")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The client as a whole: `StreamManager`, made of administration, event streams and structures.
+"""`StreamManager`, the entry point of the client: administration, event streams and structures.
 
-Owns all that a client opened, and ends it. The rooms below never know it.
+Owns and closes everything that a client opened. Lower layers don't import it.
 """

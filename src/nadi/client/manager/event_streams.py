@@ -1,4 +1,4 @@
-"""The part of StreamManager that opens writers, transaction writers and readers, of events or of values."""
+"""The part of StreamManager that opens writers, transaction writers and readers of events or values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReaderOptions(TypedDict, total=False):
 
 @checked()
 class EventStreams:
-    """The part of StreamManager for event streams; whatever it opened is closed with the client."""
+    """The part of StreamManager for event streams; everything it opened is closed with the client."""
 
     _stores: SegmentStores
 
@@ -69,7 +69,7 @@ class EventStreams:
 
     async def _end_event_streams(self) -> None:
         for sender in self._senders:
-            sender.stop(ClosedError(f"the client was closed, and with it the writer of {sender.name}"))
+            sender.stop(ClosedError(f"the writer of {sender.name} was closed with its client"))
         for reader in self._readers:
             reader.close()
         await asyncio.gather(
@@ -95,12 +95,12 @@ class EventStreams:
         writer_id: str | None = None,
         automatically_note_time: bool = False,
     ) -> EventWriter | ValueWriter[T]:
-        """Create a writer of events, or of the serializer's values; events not stored in `ack_timeout` seconds fail.
+        """Create a writer of events, or of the serializer's values.
 
-        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
-        writer_id: identifies the writer for event time across restarts. It is for event time only:
-        an event that was not acknowledged before the restart, and is written again, may be there twice.
-        automatically_note_time: note the wall clock's time every five seconds, and at the end.
+        Events not stored within `ack_timeout` seconds fail. A serializer's schema is registered here:
+        SchemaIncompatibleError if the stream's rule forbids it. writer_id: identifies the writer for event time across
+        restarts, but doesn't prevent duplicates: an unacknowledged event that is written again after a restart may be
+        stored twice. automatically_note_time: note the wall clock's time every five seconds, and at the end.
         """
         encode = await self._encoder(scope, stream, serializer)
         if writer_id is not None:
@@ -122,7 +122,7 @@ class EventStreams:
         sender.times = NotedTimes(self._stores, scope, stream, writer_id or str(uuid4()), sender, continues=continues)
         if automatically_note_time:
             sender.times.note_automatically()
-        self._senders = [*(known for known in self._senders if not known.is_closed), sender]
+        self._senders = [*(existing for existing in self._senders if not existing.is_closed), sender]
         return ValueWriter(sender, encode) if encode else EventWriter(sender)
 
     @overload
@@ -143,11 +143,11 @@ class EventStreams:
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
-        """Create a writer of transactions, whose events become part of the stream all together, or not at all.
+        """Create a writer of transactions, whose events are added to the stream atomically.
 
-        writer_id: identifies the writer for event time. lease_ms: milliseconds without contact from this client after
-        which a transaction is aborted. ack_timeout: seconds after which events that are not stored yet fail.
-        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        writer_id: identifies the writer for event time. lease_ms: a transaction is aborted after this time without
+        contact from this client. ack_timeout: seconds after which unstored events fail. A serializer's schema is
+        registered here: SchemaIncompatibleError if the stream's rule forbids it.
         """
         encode = await self._encoder(scope, stream, serializer)
         kind: Any = partial(TransactionalValueWriter, encode) if encode else TransactionalEventWriter
@@ -160,12 +160,12 @@ class EventStreams:
             ack_timeout_s=ack_timeout,
             blocking=self._blocking,
         )
-        self._txn_writers = [*(known for known in self._txn_writers if not is_closed(known)), writer]
+        self._txn_writers = [*(existing for existing in self._txn_writers if not is_closed(existing)), writer]
         return writer
 
     async def transaction_status(self, scope: str, stream: str, txn_id: UUID | str) -> str:
-        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED, and leave the transaction's lease as it is.
-        TransactionNotFoundError if there is none of that id."""
+        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED, without extending the transaction's lease;
+        TransactionNotFoundError."""
         return await self._stores.controller.transaction_state(scope, stream, id_of(txn_id))
 
     async def _encoder(self, scope: str, stream: str, serializer: Serializer[T] | None) -> Callable[[T], bytes] | None:
@@ -193,13 +193,13 @@ class EventStreams:
         """Create a reader of event blocks, or of lists of values, from `start` (default: the head) to `end` (default:
         endless).
 
-        routing_keys: read only the segments that can hold these keys; they hold other keys too. on_damage: "raise"
-        reports damaged data once, by a DamagedDataError; "skip" records it in the reader's `skipped`; both continue
-        after it.
+        routing_keys: read only the segments that can contain these keys, which contain other keys, too. on_damage:
+        "raise" reports damaged data once, by a DamagedDataError; "skip" records it in the reader's `skipped`; both
+        continue after it.
         """
         decoder = None if serializer is None else codec.decoder(self._stores, scope, stream, serializer)
         reader = await readers.open_reader(self._stores, scope, stream, start, end, routing_keys, on_damage)
-        self._readers = [known for known in self._readers if not readers.is_closed(known)]
+        self._readers = [existing for existing in self._readers if not readers.is_closed(existing)]
         self._readers.append(reader)
         return reader if decoder is None else ValueReader(reader, decoder)
 
@@ -231,9 +231,9 @@ class EventStreams:
     ) -> AsyncIterator[Event] | AsyncIterator[ValueEvent[T]]:
         """Iterate over the events one by one; use `create_reader` for blocks and for the position.
 
-        timeout: seconds without new events, once the reader is open, after which the iterator ends with
-        RequestTimeoutError; None waits for events as long as the server is up. on_damage: "raise" ends it with a
-        DamagedDataError at damaged data, "skip" logs the damage and continues after it.
+        timeout: seconds without new events, once the reader is open, after which the iterator raises
+        RequestTimeoutError; None waits as long as the server is up. on_damage: at damaged data, "raise" ends the
+        iteration with a DamagedDataError, "skip" logs the damage and continues after it.
         """
         options: ReaderOptions = {"start": start, "end": end, "routing_keys": routing_keys, "on_damage": on_damage}
         if serializer is None:
@@ -251,7 +251,7 @@ class EventStreams:
         on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> AsyncIterator[list[bytes]]:
-        """Iterate over the events in lists, one per block read: several times as fast as one by one.
+        """Iterate over the events in lists, one per block read: several times faster than one by one.
 
         timeout, on_damage: as in `read_events`.
         """
@@ -259,15 +259,15 @@ class EventStreams:
             scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
         )
         with closing(await opening) as reader:
-            while (found := await reader.next_block(timeout)) is not None:
-                yield found[1].events()
+            while (entry := await reader.next_block(timeout)) is not None:
+                yield entry[1].events()
 
     async def _read_events(
         self, scope: str, stream: str, timeout: float | None, options: ReaderOptions
     ) -> AsyncIterator[Event]:
         with closing(await self.create_reader(scope, stream, **options)) as reader:
-            while (found := await reader.next_block(timeout)) is not None:
-                for event in readers.events_of(*found):
+            while (entry := await reader.next_block(timeout)) is not None:
+                for event in readers.events_of(*entry):
                     yield event
 
     async def _read_values(
@@ -283,7 +283,7 @@ class EventStreams:
     ) -> AsyncIterator[EventBlock]:
         """Iterate over the events of one segment between two event boundaries, in blocks.
 
-        on_damage: "raise" ends with a DamagedDataError at damaged data, "skip" logs it and continues after it.
+        on_damage: at damaged data, "raise" ends with a DamagedDataError, "skip" logs the damage and continues after it.
         """
         return read_segment_range(self._stores, segment, start, end, on_damage)
 

@@ -1,8 +1,8 @@
-"""StreamManager: scopes and streams, and the writers and readers of them.
+"""StreamManager: scopes, streams, and everything that opens writers, readers and tables.
 
-One StreamManager is one client: one controller connection and one set of segment store connections,
-shared by all it makes, and ended with it. `event_streams` opens writers and readers, `structures` byte streams, tables
-and shared state; all else is here.
+A StreamManager is one client: its objects share one controller connection and one set of segment store connections, and
+are closed with it. `event_streams` opens writers and readers, `structures` byte streams, tables and shared state; the
+remaining methods are here.
 """
 
 from __future__ import annotations
@@ -60,19 +60,18 @@ from nadi.naming import SCRUB_SEGMENT, check_name
 from nadi.wire import commands as wire
 
 _LEAVING_TIMEOUT_S = 2.0
-_CLOSING_TIMEOUT_S = 6.0  # a writer gives up leaving after 5 s, and says so
+_CLOSING_TIMEOUT_S = 6.0  # a writer stops signing off after 5 s, and logs it
 
 
 @checked()
 class StreamManager(EventStreams, Structures, Closing):
-    """A client of the controller at `controller_uri`. The asyncio client must be created in a running event loop; the
-    blocking one has its own thread, which ends with `close`, or with the process.
+    """A client of the controller at `controller_uri`.
 
-    credentials: Basic or Bearer; None takes them from the environment, if they are set. trust_store: for
-    tls:// addresses, the PEM file (or folder) of the certificates to trust; None for the system's.
-    timeout: seconds that one request may take, and also, for all of its requests together, a call that isn't given
-    its own `timeout`. None means 30, and 130 for changes of streams and scopes, which may take the server long.
-    Whatever takes longer fails with RequestTimeoutError.
+    The asyncio client must be created in a running event loop; the blocking client has a thread, which ends with
+    `close` or with the process. credentials: Basic or Bearer; None takes them from the environment, if set.
+    trust_store: for tls:// addresses, the PEM file (or folder) of the certificates to trust; None means the system's.
+    timeout: seconds for each request, and for each call without a `timeout` argument. None means 30, and 130 for
+    changes of streams and scopes, which can be slow. RequestTimeoutError after that.
     """
 
     def __init__(
@@ -96,24 +95,22 @@ class StreamManager(EventStreams, Structures, Closing):
         self._memberships: list[ReaderMembership] = []  # of readers in their groups
 
     async def close(self) -> None:
-        """Close everything that this client created: every wait ends with ClosedError, and writes not stored yet fail
-        with it.
+        """Close everything that this client created; pending waits and unstored writes fail with ClosedError.
 
-        Writers that noted times and readers of groups sign off at the server; if it is down, that takes
-        no longer than 6 s, however many there are.
+        Writers that noted times and readers of groups sign off at the server; if it is down, closing takes at most 6 s.
         """
         try:
-            with suppress(TimeoutError):  # who could not say that it goes is taken for dead in time
+            with suppress(TimeoutError):  # objects that can't sign off will count as dead
                 async with asyncio.timeout(_CLOSING_TIMEOUT_S):
                     await asyncio.gather(self._end_event_streams(), *map(self._leave, self._memberships))
         finally:
             await self._end_structures()
             self._stores.close()
             await self._controller.close()
-            await asyncio.sleep(0)  # let what was ended run out
+            await asyncio.sleep(0)  # let cancelled tasks finish
 
     async def _leave(self, membership: ReaderMembership) -> None:
-        with suppress(UnavailableError):  # then the other readers will take it offline
+        with suppress(UnavailableError):  # the other readers will take it offline
             await membership.end(_LEAVING_TIMEOUT_S)
 
     # --- cuts, bookmarks, slices --------------------------------------------------------------
@@ -124,7 +121,7 @@ class StreamManager(EventStreams, Structures, Closing):
 
     async def truncate_stream(self, cut: StreamCut) -> None:
         """Delete all events before the cut; InvalidStreamCutError unless it is a boundary between events."""
-        with suppress(TruncatedError):  # before the head: the controller refuses that
+        with suppress(TruncatedError):  # the controller rejects cuts before the head
             await self.cuts(cut.scope, cut.stream).check(cut)
         await self._controller.truncate_stream(cut)
 
@@ -137,19 +134,19 @@ class StreamManager(EventStreams, Structures, Closing):
         return NamedSlices(self._stores, scope)
 
     def stream_tables(self, scope: str) -> StreamTables:
-        """Return the scope's stream tables, which say how streams are read as tables; `nadi.stream_table` reads one."""
+        """Return the scope's stream tables, which define how to read streams as tables; see `nadi.stream_table`."""
         return StreamTables(self._stores, scope)
 
     async def open_slice(
         self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None, on_damage: OnDamage = RAISE
     ) -> SliceReader:
-        """Create a reader of the named slice; SliceNotFoundError if there is none.
+        """Create a reader of the named slice; SliceNotFoundError.
 
         routing_keys, on_damage: as in `create_reader`.
         """
-        found = await self.slices(scope).get(name)
+        named = await self.slices(scope).get(name)
         return await self.create_reader(
-            scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys, on_damage=on_damage
+            scope, named.stream, start=named.start, end=named.end, routing_keys=routing_keys, on_damage=on_damage
         )
 
     # --- reader groups, tables ----------------------------------------------------------------
@@ -159,8 +156,8 @@ class StreamManager(EventStreams, Structures, Closing):
         return ReaderGroupManager(self._stores, self._adopt, scope)
 
     def _adopt(self, reader: EventReader) -> None:
-        """A reader of a group: it leaves the group, and what it was given last is not done, when this client ends."""
-        self._memberships = [known for known in self._memberships if not known.is_over]
+        """Register a group's reader, which leaves the group with this client; its last event doesn't count as done."""
+        self._memberships = [existing for existing in self._memberships if not existing.is_over]
         self._memberships.append(membership_of(reader))
 
     def table(self, scope: str, name: str) -> Table:
@@ -170,10 +167,10 @@ class StreamManager(EventStreams, Structures, Closing):
     # --- the store --------------------------------------------------------------------------
 
     async def scrub(self, *, start: bool = False) -> ScrubReport:
-        """Return the progress of the server's current scrub, and what the last one found.
+        """Return the progress of the server's current scrub, and the results of the last.
 
-        start: start a scrub now, unless a requested one is in progress. PermissionDeniedError unless the caller
-        may create scopes.
+        start: start a scrub now, unless a requested scrub is running. PermissionDeniedError unless the caller may
+        create scopes.
         """
         reply = await self._stores.ask(wire.Scrub(0, SCRUB_SEGMENT, start, ""), wire.ScrubReported)
         return msgspec.json.decode(reply.report, type=ScrubReport)
@@ -186,7 +183,7 @@ class StreamManager(EventStreams, Structures, Closing):
         return await self._controller.create_scope(scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; return False if there is none. NotEmptyError unless it is empty or `recursive` is given."""
+        """Delete a scope; return False if it doesn't exist. NotEmptyError unless it is empty or `recursive` is set."""
         return await self._controller.delete_scope(scope, recursive=recursive)
 
     async def list_scopes(self) -> list[str]:
@@ -207,10 +204,10 @@ class StreamManager(EventStreams, Structures, Closing):
         timestamp_aggregation_timeout_ms: int = 0,
         event_time: EventTime | str | None = None,
     ) -> bool:
-        """Create a stream of `segments` segments, or one that scales by a policy; return False if it already exists.
+        """Create a stream with `segments` segments, or with a scaling policy; return False if it already exists.
 
-        timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
-        event_time: the field that has the time of an event, by which cuts can be found.
+        timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that has stopped noting times.
+        event_time: the field with an event's time, for finding cuts by event time.
         """
         check_name("stream", stream)
         tags = several_texts(tags, "tags")
@@ -234,7 +231,7 @@ class StreamManager(EventStreams, Structures, Closing):
         timestamp_aggregation_timeout_ms: int | None = None,
         event_time: EventTime | EllipsisType | str | None = ...,
     ) -> None:
-        """Change the settings given and keep the others; `retention=None` ends retention: everything is kept.
+        """Change the given settings; `retention=None` removes the retention policy, so that nothing is truncated.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -254,15 +251,15 @@ class StreamManager(EventStreams, Structures, Closing):
         await self._controller.update_stream(scope, stream, config)
 
     async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
-        """Return the stream's scaling, retention and tags; StreamNotFoundError if there is no such stream."""
+        """Return the stream's scaling, retention and tags; StreamNotFoundError."""
         return await self._controller.stream_configuration(scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:
-        """Delete a stream; return False if there is none. StreamNotSealedError unless it is sealed."""
+        """Delete a stream; return False if it doesn't exist. StreamNotSealedError unless it is sealed."""
         return await self._controller.delete_stream(scope, stream)
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        """Seal a stream: no more events can be written to it."""
+        """Seal a stream: events can no longer be written to it."""
         await self._controller.seal_stream(scope, stream)
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
@@ -275,43 +272,43 @@ class StreamManager(EventStreams, Structures, Closing):
         return await stream_info(self._stores, scope, stream)
 
     async def kept(self, scope: str, stream: str) -> Retained:
-        """Return what the stream keeps now, and who holds its head back from where its retention policy would put it.
+        """Return the stream's retained data, and the subscribers and cuts that delay its truncation.
 
-        With access control, it takes READ_UPDATE on the stream: it names the reader groups that subscribe to it.
+        Requires READ_UPDATE on the stream with access control, because it names the subscribed reader groups.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
         ...     kept = manager.kept("home", "meters")
         ...     print(kept.size_bytes, kept.oldest_at, [holder.name for holder in kept.held_by])
         """
-        (found,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
+        (report,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
         return Retained(
-            StreamCut.from_text(found.head),
-            found.kept_bytes,
-            datetime.fromtimestamp(found.oldest_ms / 1000, UTC) if found.oldest_ms else None,
+            StreamCut.from_text(report.head),
+            report.kept_bytes,
+            datetime.fromtimestamp(report.oldest_ms / 1000, UTC) if report.oldest_ms else None,
             tuple(
-                RetentionHolder(one.kind, one.name, StreamCut.from_text(one.cut), one.bytes_after)
-                for one in found.holders
+                RetentionHolder(holder.kind, holder.name, StreamCut.from_text(holder.cut), holder.bytes_after)
+                for holder in report.holders
             ),
-            found.more_holders,
+            report.more_holders,
         )
 
     async def segment_info(self, segment: str) -> SegmentInfo:
-        """Return what the store knows about one segment, by its name."""
+        """Return the store's information about a segment, by its name."""
         return await segment_info(self._stores, segment)
 
     # --- segments ---------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        """Return the segments that currently take events, by key range; none if the stream is sealed."""
+        """Return the segments currently open for writing, by key range; none if the stream is sealed."""
         return await self._controller.current_segments(scope, stream)
 
     async def segment_history(self, scope: str, stream: str) -> list[SegmentReport]:
-        """Return all segments that the stream ever had, in the order of their ids, those of older epochs first."""
+        """Return all segments that the stream ever had, ordered by id, older epochs first."""
         return await self._controller.report(scope, stream, SEGMENTS, SegmentReport)
 
     async def segment_loads(self, scope: str, stream: str) -> list[LoadReport]:
-        """Return what passes into the stream's current segments now, by key range; none if the stream is sealed.
+        """Return the load of the stream's current segments, by key range; none if the stream is sealed.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -321,8 +318,7 @@ class StreamManager(EventStreams, Structures, Closing):
         return await self._controller.report(scope, stream, LOAD, LoadReport)
 
     async def scaling_log(self, scope: str, stream: str) -> list[ScalingReport]:
-        """Return what was decided about the stream's segments by its policy and load, and why: the latest 1,000
-        decisions, oldest first.
+        """Return the latest 1,000 scaling decisions for the stream, with their reasons, oldest first.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -332,10 +328,10 @@ class StreamManager(EventStreams, Structures, Closing):
         return await self._controller.report(scope, stream, SCALING, ScalingReport)
 
     async def reader_lags(self, scope: str, stream: str) -> list[GroupLagReport]:
-        """Return how far each group that reads the stream is behind its tail, the farthest behind first: groups of its
-        scope, and those of other scopes that hold back its retention.
+        """Return the lag of each group that reads the stream, largest first: groups of its scope, and groups of other
+        scopes that delay its retention.
 
-        With access control, it takes READ_UPDATE on the stream, as `kept` does.
+        Requires READ_UPDATE on the stream with access control, as `kept` does.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -347,7 +343,7 @@ class StreamManager(EventStreams, Structures, Closing):
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
-        """Return the ids of all segments with data between the cuts (None: head, tail), including those of the cuts."""
+        """Return the ids of all segments with data between the cuts (None: head, tail), including the cuts' own."""
         for cut in (start, end):
             check_cut(cut, scope, stream)
         if start is None and end is None:
@@ -363,18 +359,18 @@ class StreamManager(EventStreams, Structures, Closing):
         *,
         timeout: float = 120.0,
     ) -> None:
-        """Replace segments by new ones with these key ranges; return once that is done."""
+        """Replace segments by new segments with these key ranges; return when the scaling is complete."""
         epoch = await self._controller.scale(scope, stream, sealed_segments, new_ranges)
         backoff = Backoff()
-        async with TimeLimit(timeout, lambda: f"{scope}/{stream} is not scaled yet after {timeout} s"):
+        async with TimeLimit(timeout, lambda: f"scaling {scope}/{stream} isn't complete after {timeout} s"):
             while not await self._controller.scale_is_done(scope, stream, epoch):
                 await backoff.pause()
 
 
-def _event_time(given: EventTime | str | None) -> EventTime | None:
-    return EventTime(given) if isinstance(given, str) else given
+def _event_time(event_time: EventTime | str | None) -> EventTime | None:
+    return EventTime(event_time) if isinstance(event_time, str) else event_time
 
 
 def stores_of(manager: StreamManager) -> SegmentStores:
-    """The connections of a client, for those who do more with them than users can; its `controller` is another."""
+    """Return a client's segment store connections, with its `controller`, for other parts of nadi."""
     return manager._stores

@@ -1,7 +1,7 @@
 """The part of StreamManager that opens byte and index streams, key-value tables and shared state.
 
-A byte stream is one of one segment that holds plain bytes, without events, as the official clients have it. Offsets
-count from the stream's first byte ever, so they stay the same when the head is truncated.
+A byte stream is a one-segment stream of plain bytes, without events, as in the official clients. Offsets count from the
+first byte ever written, so truncation doesn't change them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from nadi.wire.fields import NO_VERSION
 async def open_byte_writer(
     stores: SegmentStores, scope: str, stream: str, ack_timeout_s: float = ACK_TIMEOUT_S
 ) -> ByteStreamWriter:
-    """A writer at the stream's present end; InvalidArgumentError for a stream that may be scaled under it."""
+    """Open a writer at the stream's current end; InvalidArgumentError for a stream with a scaling policy."""
     if (await stores.controller.stream_configuration(scope, stream)).scaling.kind != FIXED:
         raise InvalidArgumentError(
-            f"{scope}/{stream} is scaled with its load, and a byte stream has one segment: "
+            f"{scope}/{stream} scales with its load, but a byte stream must have one segment: "
             "update its scaling to ScalingPolicy.fixed(1)"
         )
     current = await stores.controller.current_segments(scope, stream)
@@ -69,15 +69,15 @@ async def open_byte_reader(
 
 
 async def only_segment(stores: SegmentStores, scope: str, stream: str) -> int:
-    """The segment that a stream begins with; InvalidArgumentError if there are several."""
+    """Return the segment at the stream's head; InvalidArgumentError if there are several."""
     return _only(scope, stream, list((await stores.controller.head(scope, stream)).positions))
 
 
 def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
     if len(segment_ids) != 1:
         raise InvalidArgumentError(
-            f"{scope}/{stream} has {len(segment_ids)} segments and a byte stream has one: "
-            "create a stream of one segment that never scales"
+            f"{scope}/{stream} has {len(segment_ids)} segments, but a byte stream must have one: "
+            "create a stream with one segment and without scaling"
         )
     return segment_ids[0]
 
@@ -85,8 +85,10 @@ def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
 async def open_index_writer(
     stores: SegmentStores, writer: ByteStreamWriter, names: Sequence[str], record_size: int | None
 ) -> IndexWriter:
-    """A writer behind the last record, where `writer` stands. InvalidArgumentError unless its fields are those of that
-    record, or these and more behind them, and its record size the stream's."""
+    """Open an index writer at `writer`'s position, after the last record.
+
+    InvalidArgumentError unless its fields start with the last record's, and its record size matches the stream's.
+    """
     fields = Fields(names)
     _check_size(record_size, fields)
     scope, stream = writer.scope, writer.stream
@@ -103,13 +105,13 @@ async def open_index_writer(
         )
     if writer.tell() % size:
         raise InvalidArgumentError(
-            f"{scope}/{stream} ends at {writer.tell():,}, within a record of {size:,} bytes: something else was "
-            "written to it, so make another stream for the index"
+            f"{scope}/{stream} ends at {writer.tell():,}, which isn't a multiple of the record size {size:,}: it "
+            "contains other data, so create another stream for the index"
         )
     last = await reader.last()
     _check_fields(fields, last, f"{scope}/{stream}")
     if stated is None:
-        await _state(stores, segment_name(scope, stream, writer.segment_id), size)
+        await _store_record_size(stores, segment_name(scope, stream, writer.segment_id), size)
     return IndexWriter(writer, reader, fields, size, last)
 
 
@@ -117,7 +119,7 @@ def _check_size(record_size: int | None, fields: Fields) -> None:
     least = -data_limit(0, len(fields.names))
     if record_size is not None and not least <= record_size <= INDEX_RECORD_MAX_BYTES:
         raise InvalidArgumentError(
-            f"a record with {len(fields.names)} fields has {least:,} to {INDEX_RECORD_MAX_BYTES:,} bytes, "
+            f"a record with {len(fields.names)} fields must have {least:,} to {INDEX_RECORD_MAX_BYTES:,} bytes, "
             f"not {record_size:,}"
         )
 
@@ -126,22 +128,20 @@ def _check_fields(fields: Fields, last: IndexRecord | None, stream: str) -> None
     before = tuple(name for name, _ in last.hashed_fields) if last is not None else ()
     if fields.hashes[: len(before)] != before:
         raise InvalidArgumentError(
-            f"the last record of {stream} has {len(before)} fields, with which {', '.join(fields.names)} do not begin: "
-            "name the same in the same order; new ones stand behind them"
+            f"{', '.join(fields.names)} don't start with the {len(before)} fields of the last record of {stream}: "
+            "pass these fields in the same order, and new ones after them"
         )
 
 
-async def _state(stores: SegmentStores, segment: str, size: int) -> None:
+async def _store_record_size(stores: SegmentStores, segment: str, size: int) -> None:
     update = wire.UpdateSegmentAttribute(0, segment, RECORD_SIZE_ATTRIBUTE, size, NO_VERSION, "")
     reply = await stores.ask(update, wire.SegmentAttributeUpdated)
     if reply.success:
         return
-    asked = wire.GetSegmentAttribute(0, segment, RECORD_SIZE_ATTRIBUTE, "")  # a repeated request finds its own
-    found = (await stores.ask(asked, wire.SegmentAttribute)).value
-    if found != size:
-        raise ConflictError(
-            f"another writer of {segment} has just chosen records of {found:,} bytes: open this one anew"
-        )
+    request = wire.GetSegmentAttribute(0, segment, RECORD_SIZE_ATTRIBUTE, "")  # a repeated request finds its own value
+    stored = (await stores.ask(request, wire.SegmentAttribute)).value
+    if stored != size:
+        raise ConflictError(f"another writer of {segment} set the record size to {stored:,}: open this writer again")
 
 
 S = TypeVar("S")
@@ -150,7 +150,7 @@ U = TypeVar("U")
 
 @checked()
 class Structures:
-    """The part of StreamManager for structures; whatever it opened is closed with the client."""
+    """The part of StreamManager for structures; everything it opened is closed with the client."""
 
     _stores: SegmentStores
 
@@ -162,7 +162,7 @@ class Structures:
     async def _end_structures(self) -> None:
         for writer in self._byte_writers:
             name = f"{writer.scope}/{writer.stream}"
-            byte_writer.stop(writer, ClosedError(f"the client was closed, and with it the writer of {name}"))
+            byte_writer.stop(writer, ClosedError(f"the writer of {name} was closed with its client"))
         for reader in self._byte_readers:
             await reader.close()
         for index_reader in tuple(self._index_readers):
@@ -173,12 +173,12 @@ class Structures:
     async def create_byte_writer(
         self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S
     ) -> ByteStreamWriter:
-        """Create a writer of plain bytes at the current end of a stream of one segment.
+        """Create a writer of plain bytes at the current end of a one-segment stream.
 
         It fails if nothing is stored for `ack_timeout` seconds.
         """
         writer = await open_byte_writer(self._stores, scope, stream, ack_timeout)
-        self._byte_writers = [known for known in self._byte_writers if not byte_writer.is_closed(known)]
+        self._byte_writers = [existing for existing in self._byte_writers if not byte_writer.is_closed(existing)]
         self._byte_writers.append(writer)
         return writer
 
@@ -193,11 +193,11 @@ class Structures:
     ) -> ByteStreamReader:
         """Create a reader of plain bytes from offset `start`, or from the head.
 
-        At the tail it reports end of file, and reads on later if there is more by then; with `follow` it
-        waits there. A read that gets nothing for `timeout` seconds raises RequestTimeoutError.
+        At the tail it reports end of file, and can continue later; with `follow` it waits for more. A read raises
+        RequestTimeoutError after `timeout` seconds without data.
         """
         reader = await open_byte_reader(self._stores, scope, stream, start=start, follow=follow, timeout=timeout)
-        self._byte_readers = [known for known in self._byte_readers if not byte_reader.is_closed(known)]
+        self._byte_readers = [existing for existing in self._byte_readers if not byte_reader.is_closed(existing)]
         self._byte_readers.append(reader)
         return reader
 
@@ -212,17 +212,17 @@ class Structures:
         record_size: int | None = None,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> IndexWriter:
-        """Create a writer of records with these fields, at the end of a stream of one segment.
+        """Create a writer of records with these fields, at the end of a one-segment stream.
 
-        The first writer of a stream decides how many bytes all its records have: up to 65,536, and 4,096 if left out.
-        Later ones leave it out, or say the same. They name the same fields in the same order, and new ones behind them.
-        It fails if nothing is stored for `ack_timeout` seconds.
+        The first writer sets the stream's record size: up to 65,536 bytes, by default 4,096. Later writers omit it or
+        pass the same size, and pass the same fields in the same order, with new fields after them. The writer fails if
+        nothing is stored for `ack_timeout` seconds.
         """
         bytes_writer = await self.create_byte_writer(scope, stream, ack_timeout=ack_timeout)
         try:
             return await open_index_writer(self._stores, bytes_writer, fields, record_size)
         except BaseException:
-            byte_writer.stop(bytes_writer, ClosedError(f"no index writer of {scope}/{stream} was made"))
+            byte_writer.stop(bytes_writer, ClosedError(f"creating an index writer of {scope}/{stream} failed"))
             raise
 
     async def create_index_reader(
@@ -230,7 +230,7 @@ class Structures:
     ) -> IndexReader:
         """Create a reader of the records of an index stream.
 
-        One that follows the tail and gets nothing for `timeout` seconds raises RequestTimeoutError.
+        When following the tail, it raises RequestTimeoutError after `timeout` seconds without records.
         """
         segment_id = await only_segment(self._stores, scope, stream)
         reader = IndexReader(self._stores, scope, stream, segment_id, timeout=timeout)
@@ -244,7 +244,7 @@ class Structures:
         return await self._stores.controller.create_key_value_table(scope, table, config)
 
     async def delete_key_value_table(self, scope: str, table: str) -> bool:
-        """Delete a key-value table and its contents; return False if there is none."""
+        """Delete a key-value table and its contents; return False if it doesn't exist."""
         return await self._stores.controller.delete_key_value_table(scope, table)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
@@ -252,11 +252,11 @@ class Structures:
         return await self._stores.controller.list_key_value_tables(scope)
 
     async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
-        """Return the configuration it was created with; KeyValueTableNotFoundError if there is none."""
+        """Return the configuration with which the table was created; KeyValueTableNotFoundError."""
         return await self._stores.controller.key_value_table_configuration(scope, table)
 
     async def key_value_table(self, scope: str, table: str) -> KeyValueTable:
-        """Open a table that was created by `create_key_value_table`."""
+        """Open a table created by `create_key_value_table`."""
         config = await self._stores.controller.key_value_table_configuration(scope, table)
         partitions = await self._stores.controller.partitions(scope, table)
         return KeyValueTable(self._stores, scope, table, config, partitions)
@@ -264,20 +264,20 @@ class Structures:
     # --- shared state -----------------------------------------------------------------------
 
     async def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
-        """Open a stream of one segment as records with conditional appends."""
+        """Open a one-segment stream as records with conditional appends."""
         return await open_revisioned_stream(self._stores, scope, stream)
 
     async def state_synchronizer(
         self, scope: str, stream: str, kind: StateKind[S, U], *, as_of: StreamCut | None = None
     ) -> StateSynchronizer[S, U]:
-        """Open shared state of any kind, kept in a stream of one segment; with `as_of`, as it was at that cut."""
+        """Open shared state of any kind, stored in a one-segment stream; with `as_of`, as it was at that cut."""
         check_cut(as_of, scope, stream)
         log = await open_revisioned_stream(self._stores, scope, stream)
         revision = None
         if as_of is not None:
             revision = as_of.positions.get(log.segment_id)
             if revision is None or len(as_of.positions) != 1:
-                raise InvalidStreamCutError(f"the cut must have the single segment of {scope}/{stream} and no other")
+                raise InvalidStreamCutError(f"the cut must contain exactly the segment of {scope}/{stream}")
         synchronizer = StateSynchronizer(log, kind, as_of=revision)
         await synchronizer.refresh()
         return synchronizer
@@ -285,28 +285,28 @@ class Structures:
     async def shared_map(
         self, scope: str, stream: str, *, value_type: Any = Any, as_of: StreamCut | None = None
     ) -> SharedMap[Any]:
-        """Open a map from text to values of `value_type` (any that msgspec supports)."""
+        """Open a map from strings to values of `value_type`, any type that msgspec supports."""
         try:
             kind = shared.map_kind(value_type)
         except TypeError as error:
-            raise InvalidArgumentError(f"shared_map: value_type is a type, not {value_type!r:.60}: {error}") from error
+            raise InvalidArgumentError(f"value_type must be a type, not {value_type!r:.60}: {error}") from error
         return SharedMap(await self.state_synchronizer(scope, stream, kind, as_of=as_of))
 
     async def shared_set(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedSet[Any]:
-        """Open a set of texts, integers or bytes, kept in a stream of one segment."""
+        """Open a set of strings, integers or bytes, stored in a one-segment stream."""
         return SharedSet(await self.state_synchronizer(scope, stream, shared.set_kind(), as_of=as_of))
 
     async def shared_counter(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedCounter:
-        """Open a shared 64-bit counter, kept in a stream of one segment."""
+        """Open a shared 64-bit counter, stored in a one-segment stream."""
         return SharedCounter(await self.state_synchronizer(scope, stream, shared.counter_kind(), as_of=as_of))
 
     async def journal(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> Journal:
-        """Open a journal: entries in the same order for everybody, with fixed indexes, in a stream of one segment."""
+        """Open a journal, stored in a one-segment stream: entries with fixed indexes, in the same order for all."""
         return Journal(await self.state_synchronizer(scope, stream, shared.journal_kind(), as_of=as_of))
 
     async def leader_election(
         self, scope: str, stream: str, participant: str, *, as_of: StreamCut | None = None
     ) -> LeaderElection:
-        """Take part in a leader election as `participant`, a name for people to read."""
+        """Join a leader election as `participant`, a display name."""
         synchronizer = await self.state_synchronizer(scope, stream, election_kind(), as_of=as_of)
         return LeaderElection(synchronizer, participant)

@@ -1,9 +1,8 @@
-"""Reader groups: many readers share the segments of some streams, each segment with one reader at a time.
+"""Reader groups: readers share the segments of one or more streams, each segment with one reader at a time.
 
-`state` is what the readers agree on, `updates` how it changes, `plan` what one reader wants to change next;
-`stored_state` keeps the state in a table by conditional updates. `holdings` reads the segments that a reader has;
-`reader` puts these together, and returns `event_reads`, or with a serializer `values`; `membership` keeps it in the
-group until it leaves; `outputs` reads batches and records what was made of them. `manager` creates and finds groups,
-`group` inspects and steers one, `retention` reports to the controller what the group has released;
-`nadi.client.blocking` offers all of it without await.
+`state` is the readers' shared state, `updates` the changes to it, and `plan` chooses a reader's next changes;
+`stored_state` stores the state in a table by compare-and-set. `assigned_segments` reads a reader's segments; `reader`
+combines these and returns `event_reads`, or with a serializer `values`; `outputs` reads batches and records their
+results. `manager` creates and opens groups, `group` inspects and controls one. `nadi.client.blocking` has the blocking
+counterparts.
 """

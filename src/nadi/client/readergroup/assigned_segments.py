@@ -1,7 +1,7 @@
-"""The segments that one reader has: what is ready to be returned from them, in turn, and how far each was returned.
+"""The segments assigned to one reader: buffered events, returned in rotation, and the position in each segment.
 
-At most one block, held by the cursor, or one gap is in the application's hands: its segment can't be given away, and
-only what lies before the gap, or before the event taken last, counts as done.
+At most one block (the cursor's) or one gap is in use by the application: its segment can't be released, and only events
+before the gap, or before the last event returned, count as done.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from nadi.model.event import EventBlock, joined
 
 
 class Cursor:
-    """A block in the application's hands; `taken` counts the events taken from it.
+    """A block in use by the application; `taken` counts the events returned from it.
 
-    With `is_whole`, the block is taken at once, and `confirmed` is up to where it is done already.
-    Only the application's thread counts up; others may look at any time.
+    as_block: the block is returned at once, and `confirmed` is the end of the events that are done. Only the
+    application's thread changes `taken`; others may read it at any time.
     """
 
-    __slots__ = ("block", "confirmed", "count", "is_whole", "offsets", "reads", "source", "taken")
+    __slots__ = ("as_block", "block", "confirmed", "count", "offsets", "reads", "source", "taken")
 
-    def __init__(self, source: SegmentSource, block: EventBlock, *, is_whole: bool) -> None:
-        self.source, self.block, self.is_whole = source, block, is_whole
-        self.count = 0 if is_whole else len(block)
-        self.offsets: list[int] = [] if is_whole else block.offsets().tolist()
-        events = () if is_whole else block
+    def __init__(self, source: SegmentSource, block: EventBlock, *, as_block: bool) -> None:
+        self.source, self.block, self.as_block = source, block, as_block
+        self.count = 0 if as_block else len(block)
+        self.offsets: list[int] = [] if as_block else block.offsets().tolist()
+        events = () if as_block else block
         self.reads = map(EventRead, events, repeat(None), repeat(source.segment), self.offsets)
         self.taken = 0
         self.confirmed = block.offset
 
     def first(self) -> EventRead | None:
-        return EventRead(None, self.block, self.source.segment, self.block.offset) if self.is_whole else self.next()
+        return EventRead(None, self.block, self.source.segment, self.block.offset) if self.as_block else self.next()
 
     def next(self) -> EventRead | None:
         read = next(self.reads, None)
@@ -57,26 +57,29 @@ class Cursor:
         return self.offsets[taken - 1] if taken > 0 else self.confirmed
 
 
-class Holdings:
-    """`purpose` names the connections for reading the segments; `news` is called when something arrives."""
+class AssignedSegments:
+    """The assigned segments of one reader.
+
+    purpose: names the connections for reading. news: called when data arrives.
+    """
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
         self.cursor: Cursor | None = None
-        self.most_events = sys.maxsize  # taken at once
+        self.most_events = sys.maxsize  # in one block
         self.at_gap: SegmentSource | None = None
         self._stores, self._purpose, self._news = stores, purpose, news
         self._sources: dict[str, SegmentSource] = {}
         self._turn: deque[SegmentSource] = deque()
 
-    # --- which there are --------------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------
 
-    def follow(self, state: GroupState, reader: str, *, anew: bool = False) -> bool:
-        """Hold the segments that the state assigns, new ones from their recorded offsets (`anew`: all of them).
+    def follow(self, state: GroupState, reader: str, *, restart: bool = False) -> bool:
+        """Read the segments that the state assigns: new ones, or with `restart` all, from their recorded offsets.
 
-        Return whether what is in hand was lost with its segment.
+        Return whether the block or gap in use was lost with its segment.
         """
         owned = state.owned_by(reader)
-        lost = self._stop([name for name in self._sources if anew or name not in owned])
+        lost = self._stop([name for name in self._sources if restart or name not in owned])
         self.freeze(())
         for name, segment in owned.items():
             if name not in self._sources:
@@ -93,7 +96,7 @@ class Holdings:
         return lost
 
     def freeze(self, names: Collection[str]) -> None:
-        """Hold these back: return nothing from them, but from all others again."""
+        """Return nothing from these segments, and resume all others."""
         for name, source in self._sources.items():
             source.is_frozen = name in names
 
@@ -114,10 +117,10 @@ class Holdings:
             lost |= self.cursor is not None and self.cursor.source is source
         return lost
 
-    # --- giving out -------------------------------------------------------------------------
+    # --- delivery ---------------------------------------------------------------------------
 
     def next_source(self) -> SegmentSource | None:
-        """The next source that has something and isn't frozen; a source's error is raised."""
+        """Return the next source that has data and isn't frozen; raises a source's error."""
         for _ in range(len(self._turn)):
             source = self._turn[0]
             self._turn.rotate(-1)
@@ -127,49 +130,49 @@ class Holdings:
                 return source
             if (error := source.error) is not None:
                 for other in self._sources.values():
-                    other.try_again()  # the caller need not hear of an unavailable server once per segment
+                    other.try_again()  # report an unavailable server only once, not for each segment
                 raise error
         return None
 
-    def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:
-        """Take the first `count` events of the source's next block in hand; the rest of it stays."""
-        block = _taken(source, min(count, self.most_events))
-        self.cursor = Cursor(source, block, is_whole=is_whole)
+    def take(self, source: SegmentSource, count: int, *, as_block: bool) -> Cursor:
+        """Use the first `count` events of the source's next block; the remaining events stay in the source."""
+        block = _take_events(source, min(count, self.most_events))
+        self.cursor = Cursor(source, block, as_block=as_block)
         return self.cursor
 
-    def again(self, *, is_whole: bool) -> EventRead | None:
-        """Take the block in hand, of which nothing has reached the application, again from its start."""
+    def again(self, *, as_block: bool) -> EventRead | None:
+        """Restart the block in use, before any of its events has reached the application."""
         assert self.cursor is not None
-        self.cursor = Cursor(self.cursor.source, self.cursor.block, is_whole=is_whole)
+        self.cursor = Cursor(self.cursor.source, self.cursor.block, as_block=as_block)
         return self.cursor.first()
 
     def take_more(self) -> bool:
-        """Add to the whole block in hand what follows it, up to `most_events`; return whether anything has arrived."""
+        """Append the following events to the block in use, up to `most_events`; return whether there were any."""
         cursor = self.cursor
-        if cursor is None or self.in_hand is None or cursor.source.is_frozen:
+        if cursor is None or self.segment_in_use is None or cursor.source.is_frozen:
             return False
-        room = self.most_events - len(cursor.block)
+        missing = self.most_events - len(cursor.block)
         if self.is_full:
             return False
-        if not isinstance(follows := cursor.source.peek(), EventBlock):
+        if not isinstance(following := cursor.source.peek(), EventBlock):
             return False
-        if follows.offset != cursor.given:
+        if following.offset != cursor.given:
             return False
-        block = joined([cursor.block, _taken(cursor.source, room)])
-        self.cursor = Cursor(cursor.source, block, is_whole=True)
+        block = joined([cursor.block, _take_events(cursor.source, missing)])
+        self.cursor = Cursor(cursor.source, block, as_block=True)
         return True
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be added to the whole block in hand, however long one waits: there are enough events or
-        bytes, a gap follows, or the segment's end."""
+        """Whether nothing can be added to the block in use: it has enough events or bytes, or a gap or the segment's
+        end follows."""
         cursor = self.cursor
         if cursor is None or len(cursor.block) >= self.most_events or cursor.block.size_bytes >= READ_AHEAD_BYTES:
             return True
         return isinstance(cursor.source.peek(), Gap) or cursor.source.completion is not None
 
     def put_back(self) -> None:
-        """Count what is in hand as done; events of a block that weren't taken go back to its segment."""
+        """Count the block or gap in use as done; events that weren't returned go back to the source."""
         at_gap, self.at_gap = self.at_gap, None
         if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
             at_gap.pass_gap()
@@ -180,39 +183,40 @@ class Holdings:
         if cursor.taken < cursor.count:
             cursor.source.put_back(_part_of(cursor.block, cursor.taken, cursor.count))
 
-    # --- how far ----------------------------------------------------------------------------
+    # --- positions --------------------------------------------------------------------------
 
     @property
-    def in_hand(self) -> str | None:
-        """The segment of the block or gap in hand."""
+    def segment_in_use(self) -> str | None:
+        """The segment of the block or gap in use."""
         source = self.cursor.source if self.cursor is not None else self.at_gap
         return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
     def given(self) -> dict[str, int]:
-        given = {name: source.given for name, source in self._sources.items()}
-        if self.cursor is not None and self.in_hand is not None:
-            given[self.in_hand] = self.cursor.given
-        return given
+        """Return the end of the events returned, by segment."""
+        positions = {name: source.given for name, source in self._sources.items()}
+        if self.cursor is not None and self.segment_in_use is not None:
+            positions[self.segment_in_use] = self.cursor.given
+        return positions
 
     def done(self) -> dict[str, int]:
-        """As `given`, but for what is in hand: of that all before the event taken last."""
+        """Return the end of the events done, by segment: as `given`, but before the last event of the block in use."""
         done = self.given()
-        if self.cursor is not None and self.in_hand is not None:
-            done[self.in_hand] = self.cursor.done
+        if self.cursor is not None and self.segment_in_use is not None:
+            done[self.segment_in_use] = self.cursor.done
         return done
 
     def completed(self) -> Mapping[str, Completion]:
-        """The segments that were returned up to their ends."""
-        found = ((name, source.completion) for name, source in self._sources.items())
-        return {name: end for name, end in found if end is not None}
+        """Return the segments that were returned up to their ends."""
+        completions = ((name, source.completion) for name, source in self._sources.items())
+        return {name: end for name, end in completions if end is not None}
 
 
 def end_of(block: EventBlock, count: int) -> int:
     return block.offset + (int(block.starts[count]) if count < len(block) else block.size_bytes)
 
 
-def _taken(source: SegmentSource, count: int) -> EventBlock:
-    """The first `count` events of the source's next block; the rest stays there."""
+def _take_events(source: SegmentSource, count: int) -> EventBlock:
+    """Remove and return the first `count` events of the source's next block."""
     block = source.take()
     if count < len(block):
         source.put_back(_part_of(block, count, len(block)))

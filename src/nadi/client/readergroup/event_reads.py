@@ -1,4 +1,4 @@
-"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way."""
+"""Results of a group's reader, iteration over them, conditions on events, and notices of checkpoints and resets."""
 
 from __future__ import annotations
 
@@ -36,49 +36,49 @@ R = TypeVar("R", bound=_GroupRead)
 
 
 class GroupReads(Closing, Generic[R]):
-    """What readers of events and of values share: iterating, and leaving the group at the end of a `with` block."""
+    """Base of readers of events and of values: iteration, and leaving the group at the end of a `with` block."""
 
     name: str
-    _held: R | None = None  # on its way to another thread
+    _undelivered: R | None = None  # on its way to another thread
 
     @abstractmethod
     def _next_ready(self) -> R | None:
-        """The next event of the block in hand, if it comes next; for any thread."""
+        """Return the next event of the block in use, or None if something else comes first; for any thread."""
 
     @abstractmethod
-    def _again(self, *, is_whole: bool) -> R | None:
-        """The block that was read last, which has not reached the application: whole, or its first event."""
+    def _again(self, *, as_block: bool) -> R | None:
+        """Return the last block read, which hasn't reached the application, or its first event, again."""
 
     @abstractmethod
     async def read_next_event(self, timeout: float | None = None) -> R | None:
-        """Return the next event, or another kind of `EventRead`; None if nothing arrived within `timeout` seconds.
+        """Return the next event, or another kind of `EventRead`; None if nothing arrives within `timeout` seconds.
 
-        RequestTimeoutError if nothing arrived and the server was down, or the group's state could not be read, for
-        longer than the client waits or the group's `dead_after_ms`: call it again. ReaderOfflineError if this reader
-        was declared dead. DamagedDataError, once, at damaged data, unless that is skipped: then it is reported as a
-        gap. UnavailableError if the schema of a value can't be fetched now: call it again, nothing is skipped.
-        Nothing follows `is_read_completed`.
+        RequestTimeoutError if nothing arrived and the server was down, or the group's state unreadable, for longer than
+        the client's timeout or the group's `dead_after_ms`: retry. ReaderOfflineError if this reader was declared dead.
+        DamagedDataError, once, at damaged data, unless damage is skipped: then it is reported as a gap.
+        UnavailableError if the schema of a value can't be fetched now: retry, nothing is skipped. `is_read_completed`
+        is always the last result.
         """
 
     @abstractmethod
     async def read_next_block(self, timeout: float | None = None) -> R | None:
-        """Read like `read_next_event`, but return all events that arrived together as `block` instead of `event`."""
+        """Call `read_next_event`, but return all events that arrived together as `block` instead of `event`."""
 
     @abstractmethod
     def positions(self) -> dict[str, int]:
-        """Return the position up to which each segment of this reader was returned."""
+        """Return the end of the returned events in each segment of this reader."""
 
     @abstractmethod
     async def current_time_window(self, stream: str) -> TimeWindow:
         """Return the group's event-time window in a stream (`scope/stream`), from this reader's current position and
-        the others' recorded ones."""
+        the recorded positions of other readers."""
 
     @abstractmethod
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
-        """Leave the group; its segments are free at once.
+        """Leave the group; other readers can take its segments immediately.
 
-        is_done: the application has finished with everything it received; otherwise the last event or block is read
-        again by another reader.
+        is_done: the application has finished everything it received; otherwise another reader reads the last event or
+        block again.
         """
 
     def __aiter__(self) -> AsyncIterator[R]:
@@ -91,49 +91,49 @@ class GroupReads(Closing, Generic[R]):
 
     async def _until_completed(self, read: Callable[[], Awaitable[R | None]]) -> AsyncIterator[R]:
         while True:
-            found = await read()
-            assert found is not None
-            if found.is_read_completed:
+            result = await read()
+            assert result is not None
+            if result.is_read_completed:
                 return
-            yield found
+            yield result
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close(is_done=error is None)
 
 
 def next_ready_of(reader: GroupReads[R]) -> Callable[[], R | None]:
-    """Return a function, for any thread, that returns the block's next event, or None: ask the loop then."""
+    """Return a function, for any thread, that returns the block's next event, or None to call the loop instead."""
     return reader._next_ready
 
 
-async def held_read(reader: GroupReads[R], timeout: float | None, *, is_whole: bool) -> R | None:
-    """`read_next_block`, or without `is_whole` `read_next_event`, for another thread: the same result until
-    `give_out_read`, so that an interrupted wait loses none."""
-    held = reader._held
-    if held is None:
-        reader._held = await (reader.read_next_block if is_whole else reader.read_next_event)(timeout)
-    elif (held.event if is_whole else held.block) is not None:  # the interrupted call was of the other kind
-        reader._held = reader._again(is_whole=is_whole)
-    return reader._held
+async def pending_read(reader: GroupReads[R], timeout: float | None, *, as_block: bool) -> R | None:
+    """Read an event or a block for another thread; returns the same result until `confirm_read`, so that an interrupted
+    wait loses none."""
+    undelivered = reader._undelivered
+    if undelivered is None:
+        reader._undelivered = await (reader.read_next_block if as_block else reader.read_next_event)(timeout)
+    elif (undelivered.event if as_block else undelivered.block) is not None:  # the interrupted call was the other kind
+        reader._undelivered = reader._again(as_block=as_block)
+    return reader._undelivered
 
 
-def give_out_read(reader: GroupReads[R]) -> None:
-    """What was held has reached its thread."""
-    reader._held = None
+def confirm_read(reader: GroupReads[R]) -> None:
+    """Record that the result of `pending_read` has reached its thread."""
+    reader._undelivered = None
 
 
-def place_of(held: _GroupRead | None) -> dict[str, int]:
-    """Where a read begins that was not given out: nothing of it is done."""
-    return {held.segment: held.offset} if held is not None and held.offset >= 0 else {}
+def start_of(read: _GroupRead | None) -> dict[str, int]:
+    """Return the start of an undelivered read, by segment, or {}."""
+    return {read.segment: read.offset} if read is not None and read.offset >= 0 else {}
 
 
 class EventRead(msgspec.Struct, frozen=True, gc=False):
-    """The result of a read: an event, a block of events, or one of the other things below.
+    """The result of a read: an event, a block of events, or a notice.
 
-    segment: the full name of the segment of the event, block or gap; offset: of the event's header, or
-    the start of the block. checkpoint: everything read before lies before this checkpoint. gap: data
-    was truncated away before it was read. is_reset: the group continues from another position.
-    is_read_completed: the group has read everything up to the end cuts, or the ends of sealed streams.
+    segment: the full name of the segment of the event, block or gap; offset: of the event's header, or the start of the
+    block. checkpoint: the name of a checkpoint that follows everything read so far. gap: data truncated before it was
+    read. is_reset: the group continues from another position. is_read_completed: the group has read everything up to
+    the end cuts, or the ends of sealed streams.
     """
 
     event: bytes | None = None
@@ -147,7 +147,7 @@ class EventRead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def events(self) -> list[bytes]:
-        """All events of this read: the block's, the single one, or none."""
+        """All events of this read: of the block, the single event, or none."""
         if self.block is not None:
             return list(self.block)
         return [] if self.event is None else [self.event]
@@ -155,7 +155,7 @@ class EventRead(msgspec.Struct, frozen=True, gc=False):
 
 @checking
 def on_events(predicate: Callable[[bytes], bool]) -> Condition:
-    """Make a condition that holds from the first event for which `predicate` is true.
+    """Create a condition that holds from the first event for which `predicate` is true.
 
     >>> from nadi.model.event import whole_events
     >>> from nadi.model.framing import frame_events
@@ -172,7 +172,7 @@ def on_events(predicate: Callable[[bytes], bool]) -> Condition:
 
 @checking
 def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
-    """Make a condition that holds from the first event for whose segment (full name) and offset `predicate` is true.
+    """Create a condition that holds from the first event whose segment (full name) and offset satisfy `predicate`.
 
     >>> from nadi.model.event import whole_events
     >>> from nadi.model.framing import frame_events
@@ -191,51 +191,55 @@ def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
 
 
 class Notices:
-    """What a reader tells besides events: checkpoints and resets.
+    """Notices for the application besides events: checkpoints and resets.
 
-    A checkpoint is announced once, between two events; it is passed when the application next asks for more, at the
-    positions reached then. `passed`: by number, the positions at which checkpoints were passed that the group hasn't
-    recorded yet."""
+    A checkpoint is announced once, between two events; it is passed by the application's next read, at the positions
+    reached then. passed: the positions at which checkpoints were passed, by number, until the group has recorded them.
+    """
 
     def __init__(self) -> None:
         self.passed: dict[int, dict[str, int]] = {}
         self._waiting: deque[EventRead] = deque()
-        self._announced: dict[int, str] = {}  # checkpoints to be reported to the application
-        self._told: list[int] = []  # those reported last
+        self._announced: dict[int, str] = {}  # checkpoints to report to the application
+        self._reported: list[int] = []  # checkpoints reported by the last read
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """Whether none waits to be told, and none told last is to be passed."""
-        return not self._waiting and not self._told
+        """Whether no notice is waiting, and the last read reported no checkpoint."""
+        return not self._waiting and not self._reported
 
     def take(self) -> EventRead:
         notice = self._waiting.popleft()
         if notice.checkpoint is not None:
-            self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]
+            self._reported = [number for number, name in self._announced.items() if name == notice.checkpoint]
         return notice
 
-    def pass_told(self, positions: Mapping[str, int]) -> bool:
-        """Note that the application asks for more, at these positions; return whether that passes a checkpoint."""
-        told, self._told = self._told, []
-        self.passed |= {number: dict(positions) for number in told}
-        return bool(told)
+    def pass_reported(self, positions: Mapping[str, int]) -> bool:
+        """Record the application's next read, at these positions; return whether it passes a checkpoint."""
+        reported, self._reported = self._reported, []
+        self.passed |= {number: dict(positions) for number in reported}
+        return bool(reported)
 
     def reset(self) -> None:
-        """Announce that the group continues from elsewhere; waiting notices no longer matter."""
-        self._told.clear()
+        """Announce that the group continues from another position, and drop waiting notices."""
+        self._reported.clear()
         self._announced.clear()
         self._waiting = deque([EventRead(is_reset=True)])
 
     def follow(self, state: GroupState, reader: str) -> bool:
-        """Announce new checkpoints, and forget what the group knows; return whether anything is new."""
-        pending = {one.number: one for one in state.pending_for(reader)}
+        """Announce new checkpoints, and drop those that the group has recorded; return whether any is new."""
+        pending = {checkpoint.number: checkpoint for checkpoint in state.pending_for(reader)}
         self.passed = {number: at for number, at in self.passed.items() if number in pending}
         self._announced = {number: name for number, name in self._announced.items() if number in pending}
-        new = [one for number, one in pending.items() if not one.is_silent and number not in self._announced]
-        for one in new:
-            self._announced[one.number] = one.name
-            self._waiting.append(EventRead(checkpoint=one.name))
+        new = [
+            checkpoint
+            for number, checkpoint in pending.items()
+            if not checkpoint.is_silent and number not in self._announced
+        ]
+        for checkpoint in new:
+            self._announced[checkpoint.number] = checkpoint.name
+            self._waiting.append(EventRead(checkpoint=checkpoint.name))
         return bool(new)

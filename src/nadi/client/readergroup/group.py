@@ -1,4 +1,4 @@
-"""ReaderGroup: inspect and control a group."""
+"""ReaderGroup: inspects and controls a reader group."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from nadi.naming import READER_GROUP_PREFIX, parse_segment_name, segment_name
 
 T = TypeVar("T")
 R = TypeVar("R", bound=EventReader)
-_LOOK_EVERY_S = 0.05
-_FORGETTING_S = 1.0  # taken from the timeout for stream cuts, of which it is at most a tenth
-_UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
+_POLL_EVERY_S = 0.05
+_FORGETTING_S = 1.0  # reserved of the timeout for stream cuts, but at most a tenth of it
+_UNREAD_AT_ONCE = 100  # segments whose length is queried concurrently
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Displayed):
-    """A boundary that all readers of the group have passed: one stream cut for each stream."""
+    """A boundary that all readers of the group have passed: a stream cut for each stream."""
 
     name: str
     stream_cuts: Mapping[str, StreamCut]
@@ -59,7 +59,7 @@ class Checkpoint(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class GroupSize(Displayed):
-    """How many readers a group has, and how many segments they share."""
+    """The number of readers of a group, and of the segments they share."""
 
     readers: int
     segments: int
@@ -74,9 +74,9 @@ class GroupReaderOptions(TypedDict, total=False):
 
 @checked()
 class ReaderGroup:
-    """A reader group; created by `ReaderGroupManager`.
+    """A reader group; opened by `ReaderGroupManager`.
 
-    `timeout` is in seconds, for each call; None means the client's.
+    timeout: seconds for each call; None means the client's.
     """
 
     def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str, name: str) -> None:
@@ -100,22 +100,22 @@ class ReaderGroup:
         delivery: Guarantee = AT_LEAST_ONCE,
         timeout: float | None = None,
     ) -> EventReader | GroupValueReader[T]:
-        """Create a reader that takes its share of the segments; AlreadyExistsError if one with that id is online.
+        """Create a reader with a share of the segments; AlreadyExistsError if a reader with that id is online.
 
-        With a serializer it returns values; conditions still receive bytes. on_damage: "raise" reports
-        damaged data by a DamagedDataError, "skip" by a gap; both continue after it. delivery: "at-most-once" records
-        events as done before they are returned, so that no reader of the group ever gets them again.
+        With a serializer it returns values; conditions still receive bytes. on_damage: "raise" reports damaged data by
+        a DamagedDataError, "skip" by a gap; both continue after it. delivery: "at-most-once" records events as done
+        before they are returned, so that no reader of the group ever gets them again.
         """
         if not isinstance(reader_id, str) or not reader_id:
-            raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
+            raise InvalidArgumentError(f"a reader's id must be a non-empty string, not {reader_id!r}")
         check_on_damage(on_damage)
         if check_delivery(delivery) == EXACTLY_ONCE:
             raise InvalidArgumentError(
-                "delivery is at-most-once or at-least-once for a reader, which knows nothing of what is made of its "
-                "events: for exactly-once run a function, or store `positions()` in one transaction with the results"
+                "a reader's delivery must be at-most-once or at-least-once: for exactly-once, run a function, or store "
+                "`positions()` together with your results in one transaction"
             )
         if not all(callable(condition) for condition in (conditions or {}).values()):
-            raise InvalidArgumentError("a reader's conditions are functions by their names: see `on_events`")
+            raise InvalidArgumentError("a reader's conditions must be a dict of functions by name: see `on_events`")
         decoders: dict[str, EventDecoder[T]] = {}
         if serializer is not None:
             for key in (await self._shared.read()).streams:
@@ -126,10 +126,10 @@ class ReaderGroup:
         )
         return reader if serializer is None else GroupValueReader(reader, decoders)
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------
 
     async def online_readers(self) -> list[str]:
-        """Return the ids of the readers in the group, including dead ones not noticed yet."""
+        """Return the ids of the readers in the group, including dead readers not yet detected."""
         return sorted((await self._shared.read()).readers)
 
     async def stream_names(self) -> list[str]:
@@ -137,80 +137,82 @@ class ReaderGroup:
         return sorted((await self._shared.read()).streams)
 
     async def segments_of_readers(self) -> dict[str, list[str]]:
-        """Return each reader's current segments, by name; those without a reader are under ""."""
+        """Return each reader's current segments, by reader; unassigned segments are under ""."""
         state = await self._shared.read()
         return {
-            name: sorted(s for s, held in state.owned_by(name).items() if held.is_active)
+            name: sorted(segment for segment, stored in state.owned_by(name).items() if stored.is_active)
             for name in ("", *sorted(state.readers))
         }
 
     async def stream_cuts(self) -> dict[str, StreamCut]:
-        """Return the positions that the group has recorded, by stream; they may be a few seconds old."""
+        """Return the group's recorded positions, by stream; they may be a few seconds old."""
         return cuts_of((await self._shared.read()).positions())
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Return the newest complete checkpoints, oldest first."""
         state = await self._shared.read()
-        complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
-        return [Checkpoint(one.name, cuts_of(one.positions)) for one in complete]
+        complete = [
+            checkpoint for checkpoint in state.checkpoints if checkpoint.is_complete and not checkpoint.is_silent
+        ]
+        return [Checkpoint(checkpoint.name, cuts_of(checkpoint.positions)) for checkpoint in complete]
 
     async def lag(self) -> list[GroupLagReport]:
-        """Return how far the group is behind in each of its streams, as `ReaderGroupManager.lag` does."""
+        """Return the group's lag on each of its streams, as `ReaderGroupManager.lag` does."""
         return await lag_of(self._stores, self.scope, self.name)
 
     async def unread_bytes(self) -> int:
-        """Return how many bytes, event headers included, lie between the recorded positions and the ends or tails."""
+        """Return the number of bytes, including event headers, between the recorded positions and the ends or tails."""
         state = await self._shared.read()
 
         async def unread(name: str) -> int:
             try:
                 info = await segment_info(self._stores, name)
             except SegmentNotFoundError:
-                return 0  # truncated away
+                return 0  # truncated
             end = state.end_of(name)
             last = info.write_offset if end is None else min(info.write_offset, end)
-            return max(0, last - max(info.start_offset, wanted[name]))
+            return max(0, last - max(info.start_offset, offsets[name]))
 
-        wanted = {n: s.offset for n, s in state.segments.items() if s.is_active}
+        offsets = {n: s.offset for n, s in state.segments.items() if s.is_active}
         for cut in cuts_of(state.positions()).values():
             ends = {n: e for n, e in state.ends.items() if n.startswith(f"{cut.scope}/{cut.stream}/")}
             end = cuts_of({n: e.offset for n, e in ends.items()}).get(f"{cut.scope}/{cut.stream}")
             for segment_id in await self._stores.controller.segments_between(cut.scope, cut.stream, cut, end):
                 name = segment_name(cut.scope, cut.stream, segment_id)
                 if name not in state.segments or state.segments[name].is_waiting:
-                    wanted[name] = 0
-        return sum(await of_each(wanted, unread, _UNREAD_AT_ONCE))
+                    offsets[name] = 0
+        return sum(await of_each(offsets, unread, _UNREAD_AT_ONCE))
 
     async def notifications(self, *, every_s: float = 0.2) -> AsyncIterator[GroupSize]:
-        """Yield the number of readers and segments, now and whenever it changes."""
-        known = None
+        """Yield the numbers of readers and segments, now and after each change."""
+        last = None
         while True:
             state = await self._shared.read()
             active = sum(1 for segment in state.segments.values() if segment.is_active)
             size = GroupSize(len(state.readers), active)
-            if size != known:
-                known = size
+            if size != last:
+                last = size
                 yield size
             await asyncio.sleep(every_s)
 
-    # --- steering -----------------------------------------------------------------------------
+    # --- control ------------------------------------------------------------------------------
 
     async def reader_offline(
         self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float | None = None
     ) -> dict[str, StreamCut]:
         """Declare a reader dead: others continue from its last recorded positions, which are returned.
 
-        positions: where to continue instead, as returned by the reader's `positions()` and stored by the application
-        together with its results; segments not named there, or now held by other readers, aren't affected.
+        positions: positions to continue from instead, as returned by the reader's `positions()` and stored by the
+        application with its results; segments that aren't named, or belong to other readers now, aren't affected.
         """
         if not all(isinstance(offset, int) and offset >= 0 for offset in (positions or {}).values()):
-            raise InvalidArgumentError("a reader's position is an offset in a segment, and not below 0")
+            raise InvalidArgumentError("a reader's positions must be offsets by segment, at least 0")
 
         owned: dict[str, int] = {}
 
         def leave(state: GroupState) -> GroupState:
             nonlocal owned
-            owned = {name: held.offset for name, held in state.owned_by(reader_id).items()}
+            owned = {name: segment.offset for name, segment in state.owned_by(reader_id).items()}
             owned |= {name: offset for name, offset in (positions or {}).items() if name in owned}
             return state.apply(Leave(reader_id, owned))
 
@@ -218,45 +220,45 @@ class ReaderGroup:
         return cuts_of(owned)
 
     async def initiate_checkpoint(self, name: str, *, timeout: float = 60.0) -> Checkpoint:
-        """Start a checkpoint, which every reader passes when its application next reads; return once all have.
+        """Start a checkpoint, which every reader passes at its application's next read; return when all have passed it.
 
-        RequestTimeoutError if a reader has not in time: it is slow or dead, see `reader_offline`; the
-        checkpoint can still complete later. AlreadyExistsError if there is already one of that name.
+        RequestTimeoutError if a reader is too slow or dead (see `reader_offline`); the checkpoint can still complete
+        later. AlreadyExistsError if the name is in use.
         """
         if not isinstance(name, str) or not name:
-            raise InvalidArgumentError(f"a checkpoint has a name, a text, not {name!r}")
+            raise InvalidArgumentError(f"a checkpoint's name must be a non-empty string, not {name!r}")
         return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
-        """Return the group's exact current position: everything that readers have returned lies before these cuts.
+        """Return the group's exact current position: all events returned by its readers are before these cuts.
 
-        RequestTimeoutError if a reader has not passed in `timeout` seconds, as in `initiate_checkpoint`.
+        RequestTimeoutError as in `initiate_checkpoint`.
         """
         name = f"cuts-{uuid4().hex}"
         ends = time.monotonic() + timeout
 
         async def forget() -> None:
-            with suppress(UnavailableError):  # then it stays, silently, until newer ones replace it
+            with suppress(UnavailableError):  # it stays, without effect, until newer checkpoints replace it
                 await self._shared.change(lambda state: state.apply(Forget(name)), max(ends - time.monotonic(), 0.0))
 
         try:
-            made = await self._make_checkpoint(name, timeout - min(_FORGETTING_S, timeout / 10), is_silent=True)
+            checkpoint = await self._make_checkpoint(name, timeout - min(_FORGETTING_S, timeout / 10), is_silent=True)
         except RequestTimeoutError:
             await forget()
             raise
         await forget()
-        return dict(made.stream_cuts)
+        return dict(checkpoint.stream_cuts)
 
     async def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
-        """Wait until the readers' condition `name` first holds, and return the stream cuts made there."""
+        """Wait until the readers' condition `name` first holds, and return the stream cuts at that position."""
         return dict((await self._complete(name, timeout)).stream_cuts)
 
     async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float | None = None) -> None:
-        """Make all readers continue from a checkpoint or from stream cuts, one for each stream of the group."""
+        """Reset all readers to a checkpoint, or to stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
         if not all(isinstance(cut, StreamCut) for cut in cuts):
-            raise InvalidArgumentError("a group is reset to a Checkpoint (see `checkpoints`) or to stream cuts")
-        given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
+            raise InvalidArgumentError("a group can be reset to a Checkpoint (see `checkpoints`) or to stream cuts")
+        streams = {f"{cut.scope}/{cut.stream}" for cut in cuts}
         timeout_s = self._stores.timeout_s if timeout is None else timeout
         async with TimeLimit(
             timeout_s,
@@ -264,27 +266,29 @@ class ReaderGroup:
             self._stores.waits_for,
         ):
             state = await self._shared.read()
-            if given != set(state.streams) or len(cuts) != len(given):
-                raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
+            if streams != set(state.streams) or len(cuts) != len(streams):
+                raise InvalidStreamCutError(f"pass one stream cut for each of {', '.join(state.streams)}")
             segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
             await self._shared.change(lambda state: state.apply(Reset(segments)), timeout_s)
 
     async def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
-        """Release everything before these cuts; for groups with manual release.
+        """Release all events before these cuts, in a group with manual release.
 
-        InvalidStreamCutError if one is not a boundary of its stream, or lies before what was already released.
+        InvalidStreamCutError if a cut isn't a boundary of its stream, or is before an earlier release.
         """
         state = await self._shared.read()
         if state.retention is not StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT:
-            raise InvalidArgumentError(f"the group releases {state.retention.name}, not by hand: create it so")
+            raise InvalidArgumentError(
+                f"the group's retention is {state.retention.name}: only MANUAL_RELEASE_AT_USER_STREAMCUT allows this"
+            )
         await release(self._stores, self.scope, self.name, state.group_id, cuts)
 
     # --- inside -----------------------------------------------------------------------------
 
     async def _make_checkpoint(self, name: str, timeout: float, *, is_silent: bool) -> Checkpoint:
-        began = time.monotonic()
+        started = time.monotonic()
         await self._shared.change(lambda state: state.apply(CreateCheckpoint(name, is_silent)), timeout)
-        return await self._complete(name, max(timeout - (time.monotonic() - began), 0.0))
+        return await self._complete(name, max(timeout - (time.monotonic() - started), 0.0))
 
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
         missing = "the group's state can't be read"
@@ -294,11 +298,11 @@ class ReaderGroup:
             self._stores.waits_for,
         ):
             while True:
-                held = (await self._shared.read()).checkpoint(name)
-                if held is not None and held.is_complete:
-                    return Checkpoint(name, cuts_of(held.positions))
-                missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
-                await asyncio.sleep(_LOOK_EVERY_S)
+                stored = (await self._shared.read()).checkpoint(name)
+                if stored is not None and stored.is_complete:
+                    return Checkpoint(name, cuts_of(stored.positions))
+                missing = f"not passed by: {', '.join(stored.pending)}" if stored is not None else "not created yet"
+                await asyncio.sleep(_POLL_EVERY_S)
 
 
 # --- for other modules of the client ----------------------------------------------------------
@@ -314,6 +318,7 @@ async def join(
     *,
     records_first: bool = False,
 ) -> R:
+    """Add a reader of class `kind` to the group."""
     token = uuid4().hex
 
     def joined(state: GroupState) -> GroupState:
@@ -330,8 +335,10 @@ async def join(
 
 
 async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRecreatedError | None:
-    """Why a group that has read its streams to their ends isn't through: one was deleted and made anew. What has an
-    end cut was read, whatever became of it."""
+    """Return the error for a group that read its streams to their ends if one was deleted and recreated.
+
+    Streams with an end cut were read, even if they were recreated since.
+    """
     last = {parse_segment_name(name)[:2]: name for name in state.segments}
     ended = {parse_segment_name(name)[:2] for name in state.ends}
     for stream, segment in last.items():
@@ -353,7 +360,7 @@ async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[NamedRa
 
 
 async def lag_of(stores: SegmentStores, scope: str, name: str) -> list[GroupLagReport]:
-    """What the controller reports of a group's lag; ReaderGroupNotFoundError if there is no such group."""
+    """Return the controller's report of a group's lag; ReaderGroupNotFoundError."""
     try:
         return await stores.controller.report(scope, READER_GROUP_PREFIX + name, GROUP_LAG, GroupLagReport)
     except StreamNotFoundError:

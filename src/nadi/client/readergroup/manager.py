@@ -1,8 +1,8 @@
-"""ReaderGroupManager: create, find and delete groups.
+"""ReaderGroupManager: creates, opens and deletes reader groups.
 
-A group is registered at the controller as Pravega's groups are, so lists and REST know it; what its
-readers agree on is kept in a table of its own (docs/decisions/0003). The id of nadi's groups starts with the
-four bytes `nadi`, so that another client's group, whose state has another form, is never mistaken for one.
+Groups are registered at the controller like Pravega's, so they appear in lists and REST; the readers' shared state is
+stored in a table (docs/decisions/0003). The ids of nadi's groups start with the four bytes `nadi`, because the state of
+other clients' groups has another format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReaderGroupManager:
     """The reader groups of one scope; created by `StreamManager.reader_group_manager`."""
 
     def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str) -> None:
-        """adopt: called with every reader created, which ends with its client."""
+        """adopt: called with every reader created, to close it with its client."""
         self.scope = scope
         self._stores, self._adopt = stores, adopt
 
@@ -58,15 +58,15 @@ class ReaderGroupManager:
     ) -> bool:
         """Create a group that reads `streams` (of this scope, or as `scope/stream`); return False if it already exists.
 
-        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or forever. Readers
-        check the group's state every `refresh_ms`; one that has not reported for `dead_after_ms` is taken
-        offline by the others. Unless `checkpoint_interval_ms` is 0, a checkpoint is made at this interval. `retention`
-        says whether the streams keep what the group has not released, from now on.
+        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or endlessly. Readers poll the
+        group's state every `refresh_ms`; a reader silent for `dead_after_ms` is taken offline by the others. A
+        checkpoint is made every `checkpoint_interval_ms`, unless that is 0. retention: whether the streams retain
+        events that the group hasn't released, from now on.
         """
         check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
         named = [streams] if isinstance(streams, str) else list(streams)
         if not all(isinstance(key, str) for key in named):
-            raise InvalidArgumentError(f"the streams of a reader group are a list of texts, not {streams!r}")
+            raise InvalidArgumentError(f"the streams of a reader group must be strings, not {streams!r}")
         keys = [key if "/" in key else f"{self.scope}/{key}" for key in named]
         first, last = _by_stream(starts, keys), _by_stream(ends, keys)
         if not keys or len(set(keys)) != len(keys) or any(key.count("/") != 1 for key in keys):
@@ -87,11 +87,11 @@ class ReaderGroupManager:
         finish = [piece for cut in last.values() for piece in await pieces_of(self._stores, cut)]
         timing = Timing(refresh_ms, dead_after_ms, checkpoint_interval_ms)
         state = first_state("", begins, finish, streams=keys, timing=timing, retention=retention)
-        wanted = str(UUID(bytes=NADIS_ID + os.urandom(12)))
+        new_id = str(UUID(bytes=NADIS_ID + os.urandom(12)))
         group_id = await self._stores.controller.create_reader_group(
             self.scope,
             name,
-            wanted,
+            new_id,
             [first.get(key) or cut_of(key, {}) for key in keys],
             last.values(),
             refresh_ms=refresh_ms,
@@ -107,19 +107,19 @@ class ReaderGroupManager:
         return True
 
     async def _check_order(self, start: StreamCut, end: StreamCut) -> None:
-        with suppress(TruncatedError):  # a start that was truncated away is read as a gap
+        with suppress(TruncatedError):  # a truncated start is read as a gap
             order = await StreamCuts(self._stores, start.scope, start.stream).compare(start, end)
             if not order.is_at_or_before:
-                raise InvalidStreamCutError(f"the end cut of {start.scope}/{start.stream} lies before its start cut")
+                raise InvalidStreamCutError(f"the end cut of {start.scope}/{start.stream} is before its start cut")
 
     async def get_reader_group(self, name: str) -> ReaderGroup:
-        """Return the group with that name; ReaderGroupNotFoundError if there is none."""
+        """Return the group with that name; ReaderGroupNotFoundError."""
         group = ReaderGroup(self._stores, self._adopt, self.scope, name)
         await StoredGroupState(self._stores, self.scope, name).read()
         return group
 
     async def delete_reader_group(self, name: str) -> bool:
-        """Delete a group; return False if there is none. Its readers fail with ReaderGroupNotFoundError."""
+        """Delete a group; return False if it doesn't exist. Its readers fail with ReaderGroupNotFoundError."""
         controller = self._stores.controller
         try:
             group_id = await controller.reader_group_id(self.scope, name)
@@ -129,15 +129,15 @@ class ReaderGroupManager:
         return await controller.delete_reader_group(self.scope, name, group_id)
 
     async def list_reader_groups(self) -> list[str]:
-        """Return the names of all groups of the scope, including those of other clients."""
+        """Return the names of all groups of the scope, including other clients' groups."""
         names = await self._stores.controller.list_streams(self.scope)
         return sorted(n.removeprefix(READER_GROUP_PREFIX) for n in names if n.startswith(READER_GROUP_PREFIX))
 
     async def lag(self, name: str) -> list[GroupLagReport]:
-        """Return how far the group is behind the tail of each of its streams, or behind the end that it reads to.
+        """Return the group's lag on each of its streams, relative to the tail or to the group's end cut.
 
-        Of a group of another client only what it publishes to the controller is known; without that, its records have
-        None and say why. ReaderGroupNotFoundError if there is no such group.
+        The lag of another client's group is known only if it publishes its position to the controller; otherwise its
+        records have None, with the reason. ReaderGroupNotFoundError.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -149,16 +149,16 @@ class ReaderGroupManager:
 
 
 def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:
-    found = {}
+    cuts_by_stream = {}
     for cut in cuts:
         check_is_cut(cut)
-        found[f"{cut.scope}/{cut.stream}"] = cut
-    strange = found.keys() - set(streams)
-    if strange:
-        raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is not a stream of the group")
-    return found
+        cuts_by_stream[f"{cut.scope}/{cut.stream}"] = cut
+    unknown = cuts_by_stream.keys() - set(streams)
+    if unknown:
+        raise InvalidStreamCutError(f"the cut of {min(unknown)} doesn't belong to a stream of the group: leave it out")
+    return cuts_by_stream
 
 
 def _check_nadis(group_id: str, scope: str, name: str) -> None:
     if not is_nadis(group_id):
-        raise AlreadyExistsError("reader group", f"{scope}/{name}, made by another client, which nadi's can't share,")
+        raise AlreadyExistsError("reader group", f"{scope}/{name}, created by another client that can't share it,")

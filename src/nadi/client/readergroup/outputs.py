@@ -1,13 +1,13 @@
-"""Batches of a group's events, and their output: recorded together with the position, so that it comes exactly once.
+"""Exactly-once output of a group: reads batches of events, and records their output together with the position.
 
-Whoever makes something of events writes it into transactions, flushes them, and has `OutputReader.record` store
-the position after the events and the transactions' ids in one conditional update of the group's state. From then on
-the events are done, and the transactions have to be committed, by this reader or, if it dies, by whichever finds them:
-the next reader of the segment does so before it gets any of its events, and no segment is counted as read to its end
-before. A reader that was taken for dead has no part in the group any more, so its update fails, and with it its output.
+The caller writes the results of a batch to transactions, flushes them, and calls `OutputReader.record`, which stores
+the position after the batch and the transactions' ids in one conditional update of the group's state. From then on the
+events are done, and the transactions must be committed, by this reader or, if it dies, by the segment's next reader
+before it gets any events; until then the segment doesn't count as completed. The update of a reader that was declared
+dead fails, and its output is discarded.
 
-Transactions that can't be committed (nobody came before their lease ran out) are undone: the group goes back to where
-their events start.
+Transactions that can't be committed because their lease expired are undone: the group returns to the start of their
+events.
 """
 
 from __future__ import annotations
@@ -32,79 +32,82 @@ from nadi.model.readergroup import NOBODY, RecordedOutput
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A segment's output that may not be committed yet."""
+    """A segment's recorded output that may not be committed yet."""
 
     segment: str
     output: RecordedOutput
 
 
 class OutputReader(EventReader):
-    """A reader of batches; created by `open_output_reader`. What `next_batch` returned last is in hand until the next
-    call, which counts it as done."""
+    """A reader of batches; created by `open_output_reader`.
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        """As an EventReader."""
-        super().__init__(*given, **options)
-        self._settled: dict[str, RecordedOutput] = {}  # by segment: committed, as this reader knows
+    The last batch returned by `next_batch` is in use until the next call, which counts it as done.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._settled: dict[str, RecordedOutput] = {}  # outputs known to be committed, by segment
         self._unsettled: Unsettled | None = None
 
     async def next_batch(
         self, most_events: int, linger_s: float = 0.0, timeout: float | None = None
     ) -> EventRead | Unsettled | None:
-        """Return events of one segment as a `block`, up to so many: as soon as there are any, or, with `linger_s`, once
-        there are that many, that time has passed, or no more can follow. Otherwise as `read_next_block`; `Unsettled`
-        for an output that is to be settled before anything else (`settle`, `undo`)."""
+        """Return up to `most_events` events of one segment as a `block`.
+
+        With `linger_s`, it waits up to this long for a full batch. `Unsettled` is an output that must be settled first
+        (`settle`, `undo`). Other results as in `read_next_block`.
+        """
         check_seconds(linger_s, "linger_s")
-        self._holdings.most_events = most_events
+        self._assigned.most_events = most_events
         try:
             read = await self.read_next_block(timeout)
-        except _UnsettledFound:
+        except _UnsettledOutput:
             return self._unsettled
         if read is None or read.block is None:
             return read
         ends_at = time.monotonic() + linger_s
-        while (cursor := self._holdings.cursor) is not None and len(cursor.block) < most_events and not self._attention:
-            self._news.clear()
-            if self._holdings.take_more():
+        while (cursor := self._assigned.cursor) is not None and len(cursor.block) < most_events and not self._attention:
+            self._changed.clear()
+            if self._assigned.take_more():
                 continue
-            left_s = ends_at - time.monotonic()
-            if left_s <= 0 or self._holdings.is_full:
+            remaining_s = ends_at - time.monotonic()
+            if remaining_s <= 0 or self._assigned.is_full:
                 break
             with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._news.wait()
+                async with asyncio.timeout(remaining_s):
+                    await self._changed.wait()
         block = read.block if cursor is None else cursor.block
         while self._records_first and not await self._recorded(read.segment, block.offset + block.size_bytes):
-            if self._holdings.in_hand != read.segment:
+            if self._assigned.segment_in_use != read.segment:
                 return await self.next_batch(most_events, linger_s, timeout)
         return EventRead(None, block, read.segment, block.offset)
 
     def confirm(self, offset: int) -> None:
-        """Count the events of the block in hand before this offset as done."""
-        if self._holdings.cursor is not None:
-            self._holdings.cursor.confirmed = offset
+        """Count the events of the block in use before this offset as done."""
+        if self._assigned.cursor is not None:
+            self._assigned.cursor.confirmed = offset
 
     async def record(self, start: int, end: int, transactions: Mapping[str, str]) -> Unsettled:
-        """Record that the events of the block in hand up to `end` are done, with the transactions (ids by
-        `scope/stream`) that hold what was made of those from `start` on. They have to be stored completely. Then
-        commit them, and say so to `settle`.
+        """Record the events of the block in use up to `end` as done, with the transactions (ids by `scope/stream`) that
+        hold the results of the events from `start` on.
 
-        ReaderOfflineError or ConditionFailedError if this reader no longer has the segment: nothing was recorded, so
-        abort the transactions. UnavailableError if it isn't known: call it again.
+        Flush the transactions before; then commit them and call `settle`. ReaderOfflineError or ConditionFailedError if
+        this reader no longer has the segment: nothing was recorded, so abort the transactions. UnavailableError if the
+        outcome is unknown: retry.
         """
-        cursor = self._holdings.cursor
-        if cursor is None or self._holdings.in_hand is None:
-            raise ConditionFailedError("the group was reset, or the segment given to another reader, meanwhile")
+        cursor = self._assigned.cursor
+        if cursor is None or self._assigned.segment_in_use is None:
+            raise ConditionFailedError("the group was reset, or the segment assigned to another reader, meanwhile")
         segment, output = cursor.source.segment, RecordedOutput(start, end, tuple(transactions.items()))
         generation = self._state.generation
 
         def change(state: GroupState) -> GroupState:
             if state.outputs.get(segment) == output:
-                return state  # an earlier try, whose answer was lost
+                return state  # stored by an earlier attempt whose reply was lost
             state.member(self.name, self._token)
-            held = state.segments.get(segment)
-            if state.generation != generation or held is None or held.owner != self.name:
-                raise ConditionFailedError(f"segment {segment} is with another reader of the group, or it was reset")
+            stored = state.segments.get(segment)
+            if state.generation != generation or stored is None or stored.owner != self.name:
+                raise ConditionFailedError(f"segment {segment} belongs to another reader, or the group was reset")
             return state.apply(RecordOutput(self.name, segment, output, self._settled.get(segment)))
 
         async with self._lock:
@@ -114,16 +117,16 @@ class OutputReader(EventReader):
             self._reconcile(state)
         return Unsettled(segment, output)
 
-    def settle(self, found: Unsettled) -> None:
-        """Note that an output is committed; the group's state forgets it with the next update."""
-        self._settled[found.segment] = found.output
+    def settle(self, unsettled: Unsettled) -> None:
+        """Record that an output is committed; it is removed from the group's state with the next update."""
+        self._settled[unsettled.segment] = unsettled.output
 
-    async def undo(self, found: Unsettled) -> None:
-        """Have the events of an output that can't be committed read again, and leave the group: what this reader knows
-        of the segment lies after them."""
+    async def undo(self, unsettled: Unsettled) -> None:
+        """Undo an output that can't be committed, so that its events are read again, and leave the group: this reader's
+        position is after them."""
 
         def change(state: GroupState) -> GroupState:
-            state = state.apply(UndoOutput(self.name, found.segment, found.output))
+            state = state.apply(UndoOutput(self.name, unsettled.segment, unsettled.output))
             return state.apply(Leave(self.name)) if state.has_member(self.name, self._token) else state
 
         async with self._lock:
@@ -133,17 +136,17 @@ class OutputReader(EventReader):
     # --- inside -----------------------------------------------------------------------------
 
     def _done(self) -> dict[str, int]:
-        return self._holdings.done()  # `confirm` says of what is in hand how much was begun
+        return self._assigned.done()  # `confirm` sets the position within the block in use
 
-    async def _find(self, is_whole: bool) -> EventRead | None:
+    async def _find(self, as_block: bool) -> EventRead | None:
         state = self._state
         if state.outputs:
             for segment in state.owned_by(self.name):
                 output = state.outputs.get(segment)
                 if output is not None and output != self._settled.get(segment):
                     self._unsettled = Unsettled(segment, output)
-                    raise _UnsettledFound
-        return await super()._find(is_whole)
+                    raise _UnsettledOutput
+        return await super()._find(as_block)
 
     def _change(self, state: GroupState) -> GroupState:
         return super()._change(self._without_settled(state))
@@ -152,34 +155,39 @@ class OutputReader(EventReader):
         return super()._leave(self._without_settled(state)) if state.has_member(self.name, self._token) else state
 
     def _without_settled(self, state: GroupState) -> GroupState:
-        """The state without outputs that are committed, of the segments that aren't in hand."""
-        in_hand = self._holdings.in_hand
-        done = [(name, output) for name, output in self._settled.items() if name != in_hand]
+        """Remove committed outputs of segments that aren't in use from the state."""
+        segment_in_use = self._assigned.segment_in_use
+        done = [(name, output) for name, output in self._settled.items() if name != segment_in_use]
         return state.apply(*(ForgetOutput(name, output) for name, output in done if name in state.outputs))
 
 
-class _UnsettledFound(Exception):
-    """Ends a read: there is an output to be settled first."""
+class _UnsettledOutput(Exception):
+    """Raised inside a read if an output must be settled first."""
 
 
 async def open_output_reader(
     group: ReaderGroup, reader_id: str, *, on_damage: OnDamage = RAISE, records_first: bool = False
 ) -> OutputReader:
-    """Create a reader of batches; AlreadyExistsError if one with that id is online. records_first: a batch is recorded
-    as done before it is returned; what of it is not confirmed is given back if the reader is closed."""
+    """Create a reader of batches; AlreadyExistsError if a reader with that id is online.
+
+    records_first: a batch is recorded as done before it is returned; closing the reader returns unconfirmed events.
+    """
     if not reader_id:
-        raise InvalidArgumentError("a reader needs an id")
+        raise InvalidArgumentError("a reader's id must be a non-empty string")
     return await join(group, OutputReader, reader_id, {}, on_damage, None, records_first=records_first)
 
 
 async def recorded_outputs(group: ReaderGroup) -> list[Unsettled]:
-    """Return the outputs that may not be committed yet; committing one again does no harm."""
+    """Return the outputs that may not be committed yet; committing them again is harmless."""
     state = await shared_state_of(group).read()
     return [Unsettled(segment, output) for segment, output in state.outputs.items()]
 
 
-async def forget_output(group: ReaderGroup, found: Unsettled, *, undo: bool = False) -> None:
-    """Note that an output is committed, or, with `undo`, have its events read again unless a reader has the segment,
-    which then does so itself."""
-    update = UndoOutput(NOBODY, found.segment, found.output) if undo else ForgetOutput(found.segment, found.output)
+async def forget_output(group: ReaderGroup, unsettled: Unsettled, *, undo: bool = False) -> None:
+    """Record that an output is committed.
+
+    undo: have its events read again instead, unless a reader has the segment, which then undoes the output itself.
+    """
+    segment, output = unsettled.segment, unsettled.output
+    update = UndoOutput(NOBODY, segment, output) if undo else ForgetOutput(segment, output)
     await shared_state_of(group).change(lambda state: state.apply(update))

@@ -1,12 +1,11 @@
-"""What one reader changes next, given the group's state and what only this reader knows.
+"""Planning of a reader's next updates, from the group's state and the reader's local facts.
 
-Every reader plans for itself, by the same rules, so nobody has to lead: a reader with more than its share
-gives the rest away, and one with less takes what is free. If two want the same segment, the conditional
-update decides, and the second plans again. Pure, like `state`.
+Every reader plans independently by the same rules, without a leader: a reader with more than its share releases
+segments, and a reader with less acquires free ones. If two want the same segment, the conditional update decides, and
+the loser plans again. Pure, like `state`.
 
-`Watch` sees what only time shows: which readers are silent, and when a checkpoint is due. Each reader measures with its
-own monotonic clock how long a number in the state has not changed, so no two clocks need to agree. Times come in as
-arguments.
+`Watch` detects silent readers and due checkpoints. Each reader measures with its monotonic clock how long a number in
+the state hasn't changed, so clocks need not agree. Times are passed as arguments.
 """
 
 from __future__ import annotations
@@ -21,48 +20,54 @@ from nadi.model.readergroup import NOBODY
 
 
 class Watch:
+    """One reader's observations of the group over time."""
+
     def __init__(self, reader: str) -> None:
         self._reader = reader
         self._seen: dict[str, tuple[tuple[str, int], float]] = {}  # a reader's token and beat, and since when
         self._checkpoints: tuple[int, float] = (-1, 0.0)
-        self._looked_at = 0.0
+        self._observed_at = 0.0
 
-    def look(self, state: GroupState, now: float) -> None:
-        """Note what the state says at `now` seconds."""
+    def observe(self, state: GroupState, now: float) -> None:
+        """Record the state at `now` seconds."""
         patience = state.timing.dead_after_ms / 1000
-        was_away = now - self._looked_at > patience / 2  # then it isn't known who reported meanwhile
+        was_away = now - self._observed_at > patience / 2  # heartbeats in between were missed
         before = {} if was_away else self._seen
-        self._looked_at = now
+        self._observed_at = now
         self._seen = {}
-        for name, held in state.readers.items():
-            mark = (held.token, held.beat)
-            known = before.get(name)
-            self._seen[name] = known if known is not None and known[0] == mark else (mark, now)
+        for name, member in state.readers.items():
+            mark = (member.token, member.beat)
+            seen = before.get(name)
+            self._seen[name] = seen if seen is not None and seen[0] == mark else (mark, now)
         if self._checkpoints[0] != state.checkpoints_made:
             self._checkpoints = (state.checkpoints_made, now)
 
     def silent(self, state: GroupState) -> list[str]:
-        """Readers that have not reported for too long."""
+        """Return the readers without a heartbeat for dead_after_ms."""
         patience = state.timing.dead_after_ms / 1000
-        now = self._looked_at
+        now = self._observed_at
         return [name for name, (_, since) in self._seen.items() if name != self._reader and now - since > patience]
 
     def due_checkpoint(self, state: GroupState) -> str | None:
-        """The name of a checkpoint to make now, or None; the first reader by name makes them for all."""
+        """Return the name of the checkpoint due now, or None; the first reader by name creates them for all."""
         interval = state.timing.checkpoint_interval_ms / 1000
-        if not interval or self._reader != min(state.readers) or any(one.pending for one in state.checkpoints):
+        if (
+            not interval
+            or self._reader != min(state.readers)
+            or any(checkpoint.pending for checkpoint in state.checkpoints)
+        ):
             return None
         number, since = self._checkpoints
-        return f"interval-{number + 1}" if self._looked_at - since >= interval else None
+        return f"interval-{number + 1}" if self._observed_at - since >= interval else None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a reader knows when it plans.
+    """A reader's local facts for planning.
 
-    given: up to where each segment was handed to the application; done: up to where the application has
-    finished with it; movable: segments of which the application holds nothing; passed: positions at which
-    this reader passed checkpoints, by number; silent: readers that have not reported for too long.
+    given: the end of the events returned to the application, by segment; done: the end of the events it has finished;
+    movable: segments not in use by the application; passed: positions at which this reader passed checkpoints, by
+    number; silent: readers without a heartbeat for dead_after_ms.
     """
 
     given: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +82,7 @@ class Facts:
 
 
 def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list[Update]]:
-    """Return the state after this reader's updates, and the updates; none if there is nothing to report."""
+    """Return the state after this reader's next updates, and the updates, if any."""
     updates: list[Update] = []
 
     def add(update: Update) -> None:
@@ -94,18 +99,18 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
         if positions is not None:
             add(Pass(reader, checkpoint.number, positions))
     for segment, end in facts.completed.items():
-        if segment in facts.movable and segment not in state.outputs:  # its successors' output comes after its own
+        if segment in facts.movable and segment not in state.outputs:  # its output precedes its successors' output
             add(Complete(reader, segment, end.offset, end.successors))
     if facts.is_leaving:
         add(Leave(reader, facts.done))
         return state, updates
     owned = state.owned_by(reader)
-    more = max(0, len(owned) - shares(state).get(reader, 0))
-    for segment in [name for name in owned if name in facts.movable and name in facts.given][:more]:
+    surplus = max(0, len(owned) - shares(state).get(reader, 0))
+    for segment in [name for name in owned if name in facts.movable and name in facts.given][:surplus]:
         add(Release(reader, segment, facts.given[segment]))
     if not state.pending_for(reader):
-        fewer = max(0, shares(state)[reader] - len(state.owned_by(reader)))
-        for segment in sorted(state.unassigned)[:fewer]:
+        deficit = max(0, shares(state)[reader] - len(state.owned_by(reader)))
+        for segment in sorted(state.unassigned)[:deficit]:
             add(Acquire(reader, segment))
     if updates or facts.is_report_due:
         add(PositionReport(reader, facts.done))
@@ -113,7 +118,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
 
 
 def shares(state: GroupState) -> dict[str, int]:
-    """Return how many segments each reader should have; those with the most keep the odd ones, so that few move."""
+    """Return each reader's target number of segments; readers with the most get the remainder, so that few move."""
     if not state.readers:
         return {}
     counts = dict.fromkeys(state.readers, 0)

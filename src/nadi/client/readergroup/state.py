@@ -1,18 +1,16 @@
-"""What the readers of a group agree on, as a value.
+"""The shared state of a group's readers, as an immutable value.
 
-No clock, no randomness, no I/O. `GroupState.apply` returns the next state or raises, and never changes the one it is
-called on; `updates` holds every way it may change, `stored_state` stores the result if nobody else was faster.
-What always holds:
+No clock, no randomness, no I/O. `GroupState.apply` returns the next state or raises; `updates` defines all changes,
+and `stored_state` stores the result by compare-and-set. Invariants:
 
-- Each segment appears once, so it has one owner or none. A segment that is owned or free to be taken has an
-  offset; one that waits has -1; one that is done (its end cut is reached, or its stream is sealed there)
-  is kept for stream cuts.
-- A segment waits until every older one that holds any of its keys was read to its end, by whichever
-  reader; so each key's events are read in order by the group.
-- A checkpoint fixes the position of each segment present when it is made: at once if nobody has the segment,
-  otherwise when its reader passes the checkpoint, dies, or gives the segment away. A reader takes no
-  segment before it has passed. So all positions together are one boundary of the streams, and each
-  reader had read exactly what lies before it when it passed.
+- Each segment appears once, so it has at most one owner. An owned or free segment has an offset; a waiting segment has
+  -1; a done segment (its end cut is reached, or its stream is sealed there) stays for stream cuts.
+- A segment waits until every older segment with any of its keys was read to its end, by any reader; so the group reads
+  each key's events in order.
+- A checkpoint fixes the position of each segment present when it is created: immediately for an unassigned segment,
+  otherwise when its reader passes the checkpoint, dies, or releases the segment. A reader acquires no segment before
+  it has passed. So all positions together are a boundary of the streams, and each reader had read exactly the events
+  before its positions when it passed.
 """
 
 from __future__ import annotations
@@ -42,13 +40,15 @@ from nadi.naming import parse_segment_name
 
 
 class GroupState(GroupRecord, frozen=True):
+    """The stored record of a group, with the rules for changing it."""
+
     def apply(self, *updates: Update) -> GroupState:
         state = self
         for update in updates:
             state = update.apply_to(state)
         return state
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------
 
     def owned_by(self, reader: str) -> dict[str, SegmentState]:
         return {name: segment for name, segment in self.segments.items() if segment.owner == reader}
@@ -59,7 +59,7 @@ class GroupState(GroupRecord, frozen=True):
 
     @property
     def is_completed(self) -> bool:
-        """Whether everything up to the end cuts, or to the ends of sealed streams, was read."""
+        """Whether everything up to the end cuts, or the ends of sealed streams, was read."""
         return all(segment.is_done for segment in self.segments.values())
 
     def end_of(self, segment: str) -> int | None:
@@ -67,10 +67,10 @@ class GroupState(GroupRecord, frozen=True):
         return None if end is None else end.offset
 
     def checkpoint(self, name: str) -> CheckpointState | None:
-        return next((one for one in self.checkpoints if one.name == name), None)
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
 
     def pending_for(self, reader: str) -> list[CheckpointState]:
-        return [one for one in self.checkpoints if reader in one.pending]
+        return [checkpoint for checkpoint in self.checkpoints if reader in checkpoint.pending]
 
     def member(self, reader: str, token: str) -> ReaderState:
         """Return the reader; ReaderOfflineError if it was taken offline."""
@@ -79,20 +79,20 @@ class GroupState(GroupRecord, frozen=True):
         return self.readers[reader]
 
     def has_member(self, reader: str, token: str) -> bool:
-        held = self.readers.get(reader)
-        return held is not None and held.token == token
+        member = self.readers.get(reader)
+        return member is not None and member.token == token
 
     def is_beyond_the_end(self, keys: NamedRange) -> bool:
-        """Whether the segment follows one in which the end cut lies."""
+        """Return whether the segment follows a segment of the end cut."""
         end = self.ends.get(keys.segment)
         if end is not None:
             return end.offset < 0
         return any(end.keys.overlaps(keys) and keys.epoch > end.keys.epoch for end in self.ends.values())
 
-    # --- steps that updates share -----------------------------------------------------------
+    # --- steps shared by updates ------------------------------------------------------------
 
     def with_segments(self, changed: Mapping[str, SegmentState], without: Iterable[str] = ()) -> GroupState:
-        """Return the state with segments changed or removed, and those ended or started that follow from it."""
+        """Return the state with segments changed or removed, and with segments ended or started as a result."""
         segments = {**self.segments, **changed}
         for name in without:
             del segments[name]
@@ -100,16 +100,18 @@ class GroupState(GroupRecord, frozen=True):
             end = self.end_of(name)
             if segment.is_active and end is not None and segment.offset >= end:
                 segments[name] = replace(segment, owner=NOBODY, is_done=True)
-        for name in _free_to_begin(segments):
-            begun = replace(segments[name], offset=0)
-            segments[name] = replace(begun, is_done=True) if self.end_of(name) == 0 else begun
+        for name in _startable(segments):
+            started = replace(segments[name], offset=0)
+            segments[name] = replace(started, is_done=True) if self.end_of(name) == 0 else started
         return replace(self, segments=segments)
 
     def with_recorded(self, reader: str, positions: Mapping[str, int]) -> GroupState:
-        """Record positions of segments that the reader gives away, for the checkpoints it has not passed."""
+        """Record the positions of segments that the reader releases, in the checkpoints it hasn't passed."""
         checkpoints = tuple(
-            replace(one, positions={**positions, **one.positions}) if reader in one.pending else one
-            for one in self.checkpoints
+            replace(checkpoint, positions={**positions, **checkpoint.positions})
+            if reader in checkpoint.pending
+            else checkpoint
+            for checkpoint in self.checkpoints
         )
         return replace(self, checkpoints=checkpoints)
 
@@ -117,21 +119,25 @@ class GroupState(GroupRecord, frozen=True):
         """Record that the reader has passed checkpoint `number` (None: all of them) at these positions."""
         checkpoints = tuple(
             replace(
-                one,
-                pending=tuple(other for other in one.pending if other != reader),
-                positions={**positions, **one.positions},
+                checkpoint,
+                pending=tuple(other for other in checkpoint.pending if other != reader),
+                positions={**positions, **checkpoint.positions},
             )
-            if reader in one.pending and number in (None, one.number)
-            else one
-            for one in self.checkpoints
+            if reader in checkpoint.pending and number in (None, checkpoint.number)
+            else checkpoint
+            for checkpoint in self.checkpoints
         )
-        complete = [one.number for one in checkpoints if one.is_complete and not one.is_kept]
-        forgotten = complete[: max(0, len(complete) - READER_GROUP_CHECKPOINTS)]
-        return replace(self, checkpoints=tuple(one for one in checkpoints if one.number not in forgotten))
+        complete = [
+            checkpoint.number for checkpoint in checkpoints if checkpoint.is_complete and not checkpoint.is_kept
+        ]
+        dropped = complete[: max(0, len(complete) - READER_GROUP_CHECKPOINTS)]
+        return replace(
+            self, checkpoints=tuple(checkpoint for checkpoint in checkpoints if checkpoint.number not in dropped)
+        )
 
 
 class Update(Protocol):
-    """One change of the state; all kinds are in `updates`."""
+    """A change of the state; all kinds are in `updates`."""
 
     def apply_to(self, state: GroupState) -> GroupState: ...
 
@@ -145,7 +151,7 @@ def first_state(
     timing: Timing | None = None,
     retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> GroupState:
-    """Return a group that starts at these segments and offsets; InvalidStreamCutError if they aren't a boundary."""
+    """Return the state of a new group at these offsets; InvalidStreamCutError if they aren't a boundary."""
     state = GroupState(
         group_id,
         tuple(streams),
@@ -154,7 +160,7 @@ def first_state(
         timing or Timing(),
         retention=retention,
     )
-    return begun(state, segments_of(starts))
+    return start_segments(state, segments_of(starts))
 
 
 def segments_of(starts: Iterable[tuple[NamedRange, int]]) -> dict[str, SegmentState]:
@@ -162,7 +168,7 @@ def segments_of(starts: Iterable[tuple[NamedRange, int]]) -> dict[str, SegmentSt
 
 
 def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Return positions by segment as one stream cut for each stream (`scope/stream`)."""
+    """Convert positions by segment to a stream cut for each stream (`scope/stream`)."""
     streams: dict[str, dict[int, int]] = {}
     for name, offset in positions.items():
         scope, stream, segment_id = parse_segment_name(name)
@@ -175,17 +181,18 @@ def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
     return StreamCut(scope, name, positions)
 
 
-def begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
+def start_segments(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
+    """Add the segments of a cut to the state; InvalidStreamCutError if two active ones share keys."""
     for ranges in _by_stream(segments).values():
         active = [piece for name, piece in ranges.items() if segments[name].is_active]
         if len(may_begin(active, [piece.segment_id for piece in active])) < len(active):
-            raise InvalidStreamCutError("the cut holds two segments of the same keys: it is not a boundary")
+            raise InvalidStreamCutError("the cut is not a boundary: two of its segments share keys")
     beyond = {name: replace(s, is_done=True) for name, s in segments.items() if state.is_beyond_the_end(s.keys)}
     return state.with_segments({**segments, **beyond})
 
 
-def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
-    """The waiting segments whose keys are no longer held by an older one."""
+def _startable(segments: Mapping[str, SegmentState]) -> Iterator[str]:
+    """Yield the waiting segments that share no keys with older segments."""
     if not any(segment.is_waiting for segment in segments.values()):
         return
     for ranges in _by_stream({name: segment for name, segment in segments.items() if not segment.is_done}).values():
@@ -195,8 +202,8 @@ def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
 
 
 def _by_stream(segments: Mapping[str, SegmentState]) -> dict[str, dict[str, SegmentRange]]:
-    """The segments of each stream by name, as the model's ranges."""
-    found: dict[str, dict[str, SegmentRange]] = {}
+    """Return the key ranges of segments by name, for each stream."""
+    streams: dict[str, dict[str, SegmentRange]] = {}
     for name, segment in segments.items():
-        found.setdefault(segment.keys.stream, {})[name] = segment.keys.as_range()
-    return found
+        streams.setdefault(segment.keys.stream, {})[name] = segment.keys.as_range()
+    return streams

@@ -1,8 +1,7 @@
-"""The group's state in a table: read it and change it without losing anybody's change.
+"""Storage of a group's state in a table, with compare-and-set changes.
 
-One key holds all of it, so each change is one conditional update; a reader whose update met another
-version reads and plans again. An update whose reply was lost may have been made: that doesn't matter, as
-the next step is planned from what is stored.
+The state has one key, so each change is one conditional update; a reader whose update fails reads the state and plans
+again. An update whose reply was lost may have taken effect; the next step is planned from the stored state either way.
 """
 
 from __future__ import annotations
@@ -35,56 +34,58 @@ from nadi.naming import READER_GROUP_PREFIX
 
 
 class StoredGroupState:
+    """The stored state of one group."""
+
     def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
         self.scope, self.group = scope, group
         self._stores = stores
         self._table = Table(stores, scope, READER_GROUP_PREFIX + group)
 
     async def create(self, state: GroupState) -> bool:
-        """Create the state; return False if this group has one. That of an earlier group of this name is replaced."""
+        """Create the state, replacing that of an earlier group of this name; return False if this group has one."""
         await self._table.create()
         tries = Tries(f"the state of reader group {self.scope}/{self.group}")
         while True:
-            held = await value_or_none(self._table, STATE_KEY)
-            if held is not None and _decode(held.value).group_id == state.group_id:
+            stored = await value_or_none(self._table, STATE_KEY)
+            if stored is not None and _decode(stored.value).group_id == state.group_id:
                 return False
             try:
-                await self._table.put(STATE_KEY, _encode(state), ABSENT if held is None else held.version)
+                await self._table.put(STATE_KEY, _encode(state), ABSENT if stored is None else stored.version)
                 return True
             except ConditionFailedError:
                 await tries.lost()
 
     async def read(self) -> GroupState:
-        """Return the current state; ReaderGroupNotFoundError if there is none."""
+        """Return the current state; ReaderGroupNotFoundError."""
         return (await self._read())[0]
 
     async def change(self, change: Callable[[GroupState], GroupState], timeout_s: float | None = None) -> GroupState:
-        """Apply `change` to the state, again if somebody else was faster; return the state stored.
+        """Apply `change` to the state, again after a conflict; return the stored state.
 
-        If it returns the state it was passed, there is nothing to store. timeout_s: None is the client's.
+        If `change` returns its argument, nothing is stored. timeout_s: None means the client's.
         """
         limit_s = self._stores.timeout_s if timeout_s is None else timeout_s
-        trouble: UnavailableError | None = None  # of the last try, until a request is answered
-        lost = 0  # tries that others' changes forestalled
-        heard_at = time.monotonic()  # when the server last answered
+        trouble: UnavailableError | None = None  # of the last attempt, until a request is answered
+        lost = 0  # attempts that lost to another change
+        answered_at = time.monotonic()  # time of the server's last answer
         backoff = Backoff(longest_s=0.1)
 
         def why() -> NadiError | None:
             return trouble or self._stores.waits_for()
 
         def failed() -> str:
-            what = f"the state of reader group {self.scope}/{self.group} could not be changed within {limit_s:g} s"
-            silence_s = time.monotonic() - heard_at
+            problem = f"the state of reader group {self.scope}/{self.group} couldn't be changed within {limit_s:g} s"
+            silence_s = time.monotonic() - answered_at
             if why():
-                return what
+                return problem
             if lost and silence_s < limit_s / 2:
-                return f"{what}: others changed it before each of {lost:,} tries"
-            return f"{what}: its server did not answer for {silence_s:.1f} s"
+                return f"{problem}: each of {lost:,} attempts lost to another change"
+            return f"{problem}: its server didn't answer for {silence_s:.1f} s"
 
         async with TimeLimit(limit_s, failed, why):
             while True:
                 state, version = await self._read()
-                trouble, heard_at = None, time.monotonic()
+                trouble, answered_at = None, time.monotonic()
                 changed = change(state)
                 if changed is state:
                     return state
@@ -92,47 +93,49 @@ class StoredGroupState:
                     await self._table.put(STATE_KEY, _encode(changed), version)
                     return changed
                 except ConditionFailedError:
-                    lost, heard_at = lost + 1, time.monotonic()
-                except (ClosedError, StorageFullError):  # of a full disk: nothing was stored, and that may last
+                    lost, answered_at = lost + 1, time.monotonic()
+                except (ClosedError, StorageFullError):  # on a full disk nothing was stored, and that may last
                     raise
-                except UnavailableError as error:  # it may have been stored: look
+                except UnavailableError as error:  # it may have been stored: read it again
                     trouble = error
                 await backoff.pause()
 
     async def _read(self) -> tuple[GroupState, int]:
-        held = await value_or_none(self._table, STATE_KEY)
-        if held is None:
+        stored = await value_or_none(self._table, STATE_KEY)
+        if stored is None:
             raise ReaderGroupNotFoundError(self.scope, self.group)
-        return _decode(held.value), held.version
+        return _decode(stored.value), stored.version
 
 
 async def release(stores: SegmentStores, scope: str, group: str, group_id: str, cuts: Iterable[StreamCut]) -> None:
-    """Tell the controller that the group no longer needs what lies before the cuts: retention truncates only what all
-    groups have released. InvalidStreamCutError if one isn't a boundary, or not after the last."""
+    """Report to the controller that the group no longer needs events before these cuts: retention truncates only events
+    that all groups have released. InvalidStreamCutError if a cut isn't a boundary, or is before an earlier release."""
     for cut in cuts:
         await stores.controller.update_subscriber_stream_cut(f"{scope}/{group}", group_id, cut)
 
 
 def _encode(state: GroupState) -> bytes:
-    """The record; old checkpoints are dropped if it would be too large for a table value."""
+    """Encode a state, dropping old checkpoints if it exceeds the size of a table value."""
     while True:
         data = _encoder.encode(state)
         try:
-            _decoder.decode(data)  # a state that can't be read would end the group for all its readers
+            _decoder.decode(data)  # storing an unreadable state would break the group for all its readers
         except msgspec.ValidationError as error:
             raise InvalidArgumentError(
-                f"this would make the reader group's state unreadable ({error}): ids and names are text, offsets "
-                "integers"
+                f"the change would make the reader group's state unreadable ({error}): pass ids and names as strings, "
+                "offsets as integers"
             ) from None
         if len(data) <= TABLE_VALUE_MAX_BYTES:
             return data
-        complete = [one for one in state.checkpoints if one.is_complete]
+        complete = [checkpoint for checkpoint in state.checkpoints if checkpoint.is_complete]
         if not complete:
             raise InvalidArgumentError(
-                f"the reader group's state has {len(data):,} bytes for {len(state.segments):,} segments and can have "
-                f"{TABLE_VALUE_MAX_BYTES:,}: make one group for each stream"
+                f"the reader group's state has {len(data):,} bytes for {len(state.segments):,} segments; the limit is "
+                f"{TABLE_VALUE_MAX_BYTES:,}: create a group for each stream"
             )
-        state = replace(state, checkpoints=tuple(one for one in state.checkpoints if one is not complete[0]))
+        state = replace(
+            state, checkpoints=tuple(checkpoint for checkpoint in state.checkpoints if checkpoint is not complete[0])
+        )
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,7 +1,7 @@
-"""Every way in which a group's state may change: each update carries whatever it needs.
+"""All updates of a group's state, as self-contained values.
 
-An update is planned by one reader (`plan`) or requested by whoever steers the group (`group`), and applied again to
-a newer state if somebody else was faster; one that no longer fits raises, and is planned again.
+A reader plans updates (`plan`), or a caller requests them (`group`); after a conflict they are applied again to the
+newer state. An update that no longer applies raises, and is planned again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from nadi.client.readergroup.state import GroupState, begun
+from nadi.client.readergroup.state import GroupState, start_segments
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.model.frontier import WAITING
 from nadi.model.readergroup import (
@@ -27,7 +27,7 @@ from nadi.model.readergroup import (
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A reader joins; it has no segments yet."""
+    """A reader joins, without segments."""
 
     reader: str
     token: str
@@ -40,7 +40,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A reader leaves, or is taken for dead: its segments are free at their recorded positions, or at `positions`."""
+    """A reader leaves, or is declared dead: its segments are free at `positions`, or else at their recorded offsets."""
 
     reader: str
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -49,24 +49,24 @@ class Leave:
         if self.reader not in state.readers:
             return state
         owned = state.owned_by(self.reader)
-        readers = {name: held for name, held in state.readers.items() if name != self.reader}
+        readers = {name: member for name, member in state.readers.items() if name != self.reader}
         at = {name: self.positions.get(name, segment.offset) for name, segment in owned.items()}
         state = state.with_passed(self.reader, None, at)
         state = state.with_segments(
-            {name: replace(held, offset=at[name], owner=NOBODY) for name, held in owned.items()}
+            {name: replace(segment, offset=at[name], owner=NOBODY) for name, segment in owned.items()}
         )
         return replace(state, readers=readers)
 
 
 @dataclass(frozen=True, slots=True)
 class PositionReport:
-    """A reader is alive, and has finished its segments up to these positions."""
+    """A reader's heartbeat, with the positions up to which it has finished its segments."""
 
     reader: str
     positions: Mapping[str, int]
 
     def apply_to(self, state: GroupState) -> GroupState:
-        held = state.readers[self.reader]
+        member = state.readers[self.reader]
         owned = state.owned_by(self.reader)
         changed = {
             name: replace(owned[name], offset=offset)
@@ -74,12 +74,12 @@ class PositionReport:
             if name in owned and offset > owned[name].offset
         }
         state = replace(state, segments={**state.segments, **changed})
-        return replace(state, readers={**state.readers, self.reader: replace(held, beat=held.beat + 1)})
+        return replace(state, readers={**state.readers, self.reader: replace(member, beat=member.beat + 1)})
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """A reader has finished a segment, which these successors follow; none if the stream is sealed there."""
+    """A reader has finished a segment with these successors; none if the stream is sealed there."""
 
     reader: str
     segment: str
@@ -103,37 +103,37 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A reader gives a segment away, finished up to `offset`."""
+    """A reader releases a segment, finished up to `offset`."""
 
     reader: str
     segment: str
     offset: int
 
     def apply_to(self, state: GroupState) -> GroupState:
-        held = _owned(state, self.reader, self.segment)
+        owned = _owned(state, self.reader, self.segment)
         state = state.with_recorded(self.reader, {self.segment: self.offset})
-        return state.with_segments({self.segment: replace(held, offset=self.offset, owner=NOBODY)})
+        return state.with_segments({self.segment: replace(owned, offset=self.offset, owner=NOBODY)})
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """A reader takes a segment that nobody has."""
+    """A reader acquires a free segment."""
 
     reader: str
     segment: str
 
     def apply_to(self, state: GroupState) -> GroupState:
-        held = state.segments[self.segment]
-        if not held.is_active or held.owner != NOBODY or self.reader not in state.readers:
-            raise InvalidArgumentError(f"reader {self.reader} can't take segment {self.segment}: it is not free")
+        free = state.segments[self.segment]
+        if not free.is_active or free.owner != NOBODY or self.reader not in state.readers:
+            raise InvalidArgumentError(f"reader {self.reader} can't acquire segment {self.segment}: it is not free")
         if state.pending_for(self.reader):
-            raise InvalidArgumentError(f"reader {self.reader} can't take a segment before it has passed the checkpoint")
-        return replace(state, segments={**state.segments, self.segment: replace(held, owner=self.reader)})
+            raise InvalidArgumentError(f"reader {self.reader} can't acquire a segment before passing the checkpoint")
+        return replace(state, segments={**state.segments, self.segment: replace(free, owner=self.reader)})
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOutput:
-    """A reader has finished a segment up to the output's end; what it made of the events is in these transactions.
+    """A reader has finished a segment up to the output's end, with its results in the output's transactions.
 
     before: the segment's last output, which is committed.
     """
@@ -144,15 +144,15 @@ class RecordOutput:
     before: RecordedOutput | None
 
     def apply_to(self, state: GroupState) -> GroupState:
-        held = _owned(state, self.reader, self.segment)
-        found = state.outputs.get(self.segment)
-        if held.offset > self.output.start or (found is not None and found != self.before):
-            unsettled = "" if found is None else f", and its output up to {found.end:,} is not committed"
+        owned = _owned(state, self.reader, self.segment)
+        last = state.outputs.get(self.segment)
+        if owned.offset > self.output.start or (last is not None and last != self.before):
+            unsettled = "" if last is None else f", and its output up to {last.end:,} is not committed"
             raise InvalidArgumentError(
-                f"the output of segment {self.segment} from {self.output.start:,} on can't be recorded: the group is "
-                f"at {held.offset:,}{unsettled}"
+                f"can't record the output of segment {self.segment} from {self.output.start:,} on: the group is at "
+                f"{owned.offset:,}{unsettled}"
             )
-        segments = {**state.segments, self.segment: replace(held, offset=self.output.end)}
+        segments = {**state.segments, self.segment: replace(owned, offset=self.output.end)}
         outputs = {**state.outputs, self.segment: self.output}
         return replace(state, segments=segments, outputs=outputs, layout=WITH_OUTPUTS)
 
@@ -167,34 +167,36 @@ class ForgetOutput:
     def apply_to(self, state: GroupState) -> GroupState:
         if state.outputs.get(self.segment) != self.output:
             return state
-        outputs = {name: held for name, held in state.outputs.items() if name != self.segment}
+        outputs = {name: output for name, output in state.outputs.items() if name != self.segment}
         return replace(state, outputs=outputs, layout=WITH_OUTPUTS if outputs else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class UndoOutput:
-    """A segment's output can't be committed any more: its events are to be read again. Only the segment's reader may
-    know so, which must not have gone on, or anyone while it has none."""
+    """A segment's output can't be committed any more: its events must be read again.
+
+    Allowed for the segment's reader, before it reads on, or for any caller while the segment is unassigned.
+    """
 
     reader: str
     segment: str
     output: RecordedOutput
 
     def apply_to(self, state: GroupState) -> GroupState:
-        held = state.segments.get(self.segment)
+        stored = state.segments.get(self.segment)
         if state.outputs.get(self.segment) != self.output:
             return state
-        if held is not None and held.owner not in (NOBODY, self.reader):
+        if stored is not None and stored.owner not in (NOBODY, self.reader):
             return state
-        if held is not None and held.offset == self.output.end:  # else the group was reset meanwhile
-            segments = {**state.segments, self.segment: replace(held, offset=self.output.start, is_done=False)}
+        if stored is not None and stored.offset == self.output.end:  # otherwise the group was reset meanwhile
+            segments = {**state.segments, self.segment: replace(stored, offset=self.output.start, is_done=False)}
             state = replace(state, segments=segments)
         return state.apply(ForgetOutput(self.segment, self.output))
 
 
 @dataclass(frozen=True, slots=True)
 class CreateCheckpoint:
-    """A boundary that all readers will pass."""
+    """A new checkpoint, which all readers will pass."""
 
     name: str
     is_silent: bool = False
@@ -207,9 +209,9 @@ class CreateCheckpoint:
         positions = {name: segment.offset for name, segment in state.segments.items() if segment.owner == NOBODY}
         pending = tuple(sorted(owners | state.readers.keys()))
         number = state.checkpoints_made + 1
-        made = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
-        state = replace(state, checkpoints=(*state.checkpoints, made), checkpoints_made=number)
-        return state.with_passed(NOBODY, None, {})  # without readers it is complete, and an old one may go
+        checkpoint = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
+        state = replace(state, checkpoints=(*state.checkpoints, checkpoint), checkpoints_made=number)
+        return state.with_passed(NOBODY, None, {})  # without readers it is complete, and may replace an old one
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,30 +230,31 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove a checkpoint that nobody needs any more."""
+    """Delete a checkpoint."""
 
     name: str
 
     def apply_to(self, state: GroupState) -> GroupState:
         if state.checkpoint(self.name) is None:
             return state
-        return replace(state, checkpoints=tuple(one for one in state.checkpoints if one.name != self.name))
+        remaining = tuple(checkpoint for checkpoint in state.checkpoints if checkpoint.name != self.name)
+        return replace(state, checkpoints=remaining)
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """All readers continue from these segments; the ones they hold now are taken from them."""
+    """All readers continue from these segments, and lose their current ones."""
 
     segments: Mapping[str, SegmentState]
 
     def apply_to(self, state: GroupState) -> GroupState:
-        kept = tuple(one for one in state.checkpoints if one.is_complete)
-        state = replace(state, segments={}, checkpoints=kept, generation=state.generation + 1)
-        return begun(state, self.segments)
+        complete = tuple(checkpoint for checkpoint in state.checkpoints if checkpoint.is_complete)
+        state = replace(state, segments={}, checkpoints=complete, generation=state.generation + 1)
+        return start_segments(state, self.segments)
 
 
 def _owned(state: GroupState, reader: str, segment: str) -> SegmentState:
-    held = state.segments.get(segment)
-    if held is None or held.owner != reader:
-        raise InvalidArgumentError(f"segment {segment} is not with reader {reader}")
-    return held
+    owned = state.segments.get(segment)
+    if owned is None or owned.owner != reader:
+        raise InvalidArgumentError(f"segment {segment} isn't assigned to reader {reader}")
+    return owned

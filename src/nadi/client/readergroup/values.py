@@ -1,7 +1,7 @@
-"""A reader of a group that returns values: an EventReader with a serializer.
+"""Readers of a group that return values: an EventReader with a serializer.
 
-As with the other readers of values, a block is prepared once (its schemas may have to be fetched), and `event.value`
-is decoded on first access; an event that can't be decoded fails alone.
+As in other readers of values, a block is prepared once (its schemas may have to be fetched), and `event.value` is
+decoded on first access; an event that can't be decoded doesn't affect others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.event_reads import EventRead, GroupReads, place_of
+from nadi.client.readergroup.event_reads import EventRead, GroupReads, start_of
 from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """The result of a read, like EventRead: `event` or `block` hold values, with their bytes and places."""
+    """The result of a read, like EventRead: `event` or `block` have values, with their bytes and positions."""
 
     event: ValueEvent[T] | None = None
     block: list[ValueEvent[T]] | None = None
@@ -37,7 +37,7 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def events(self) -> list[ValueEvent[T]]:
-        """All events of this read: the block's, the single one, or none."""
+        """All events of this read: of the block, the single event, or none."""
         if self.block is not None:
             return self.block
         return [] if self.event is None else [self.event]
@@ -45,44 +45,44 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 @checked(without=("read_next_event",))
 class GroupValueReader(GroupReads[ValueRead[T]], Generic[T]):
-    """Like EventReader, for values; created by `ReaderGroup.create_reader` with a serializer."""
+    """A reader of values, like EventReader; created by `ReaderGroup.create_reader` with a serializer."""
 
     def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:
         """decoders: one for each stream of the group."""
         self.name = reader.name
         self._reader, self._decoders, self._next_of_reader = reader, decoders, reader._next_ready
-        self._unopened: EventRead | None = None  # read, but its schema hasn't arrived yet
-        self._decode: Callable[[bytes], T]  # of the block in hand
+        self._undecoded: EventRead | None = None  # read, but its schema hasn't arrived yet
+        self._decode: Callable[[bytes], T]  # of the block in use
         self._segment_id = 0
 
     def _next_ready(self) -> ValueRead[T] | None:
-        if self._unopened is not None or self._held is not None:
+        if self._undecoded is not None or self._undelivered is not None:
             return None
         read = self._next_of_reader()
         return None if read is None else self._value_of(read)
 
-    def _again(self, *, is_whole: bool) -> ValueRead[T] | None:
-        read = self._reader._again(is_whole=is_whole)
+    def _again(self, *, as_block: bool) -> ValueRead[T] | None:
+        read = self._reader._again(as_block=as_block)
         return None if read is None else self._value_of(read)
 
     async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
-        found = self._next_ready()
-        if found is not None:
-            return found
-        if self._unopened is None:
-            self._unopened = await self._reader.read_next_event(timeout)
-        return await self._open()
+        ready = self._next_ready()
+        if ready is not None:
+            return ready
+        if self._undecoded is None:
+            self._undecoded = await self._reader.read_next_event(timeout)
+        return await self._decode_read()
 
     async def read_next_block(self, timeout: float | None = None) -> ValueRead[T] | None:
-        if self._unopened is None:
-            self._unopened = await self._reader.read_next_block(timeout)
-        return await self._open()
+        if self._undecoded is None:
+            self._undecoded = await self._reader.read_next_block(timeout)
+        return await self._decode_read()
 
-    async def _open(self) -> ValueRead[T] | None:
-        read, block = self._unopened, block_in_hand(self._reader)
+    async def _decode_read(self) -> ValueRead[T] | None:
+        read, block = self._undecoded, block_in_hand(self._reader)
         if read is not None and block is not None and (read.event is not None or read.block is not None):
             self._decode = await self._decoder_of(read).prepare(block)
-        self._unopened = None
+        self._undecoded = None
         return None if read is None else self._value_of(read)
 
     def _decoder_of(self, read: EventRead) -> EventDecoder[T]:
@@ -101,10 +101,12 @@ class GroupValueReader(GroupReads[ValueRead[T]], Generic[T]):
         )
 
     def positions(self) -> dict[str, int]:
-        return self._reader.positions() | place_of(self._unopened or self._held)
+        return self._reader.positions() | start_of(self._undecoded or self._undelivered)
 
     async def current_time_window(self, stream: str) -> TimeWindow:
         return await time_window_at(self._reader, stream, self.positions())
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
-        await self._reader.close(is_done=is_done and self._unopened is None and self._held is None, timeout=timeout)
+        await self._reader.close(
+            is_done=is_done and self._undecoded is None and self._undelivered is None, timeout=timeout
+        )

@@ -1,1 +1,1 @@
-"""Tables: the hash table of one segment, and key-value tables of many partitions."""
+"""Clients of hash tables in one segment, key-value tables with partitions, and catalogs of named records."""

@@ -1,9 +1,8 @@
-"""Records that clients keep in tables: each under a key, changed by compare-and-set among all who have it open.
+"""Named records that clients store in tables and change by compare-and-set.
 
-A `CatalogRecord` is one of them; a `Catalog` has those of one kind in a scope's table, by name: bookmarks, stream
-tables, search indexes. A `RecordKind` says how they are encoded, and how messages name them. A record that can't be
-read, for it is damaged or of a newer nadi, is an error for whoever asks for it, and hides no other in a list; it can be
-deleted.
+A `CatalogRecord` is one record; a `Catalog` is a scope's table of records of one kind, such as bookmarks, stream tables
+and search indexes. A `RecordKind` defines their encoding and their names in messages. A record that is damaged or
+written by a newer version raises an error when it is read, but doesn't hide others in a list, and can be deleted.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry, WireTableKey
 
 T = TypeVar("T")
-_WRONG = (msgspec.MsgspecError, ValueError, OverflowError, OSError, RecursionError)  # the latter three: of odd times
+_WRONG = (msgspec.MsgspecError, ValueError, OverflowError, OSError, RecursionError)  # the last three: invalid times
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable(Displayed):
-    """What is kept under a name, but can't be read. problem: what is wrong with it, and what to do."""
+    """A stored record that can't be read. problem: the reason and the remedy."""
 
     name: str
     problem: str
@@ -50,10 +49,13 @@ class Unreadable(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class RecordKind(Generic[T]):
-    """Records of one kind. noun, within: of messages, as in "bookmark home/start", which is within home. remedy: how to
-    do without one that can't be read, by its name. missing: the error where there is none. decode: of a name and a
-    value; whatever it raises says what is wrong. prefix: of keys, in a table that keeps several kinds; key: of the
-    record, where each has a table of its own."""
+    """A kind of records.
+
+    noun, within: for messages, as in "bookmark home/start", which is within home. remedy: returns advice for an
+    unreadable record, given its name. missing: returns the error for an unknown name. decode: parses a value, given the
+    name; its errors describe the problem. prefix: of keys, in a table with several kinds; key: the only key, in a table
+    with one record.
+    """
 
     noun: str
     within: str
@@ -71,48 +73,50 @@ class RecordKind(Generic[T]):
         return self.key or (self.prefix + name).encode()
 
     def read(self, name: str, value: bytes) -> T:
-        """ProtocolError if the value isn't such a record."""
+        """Decode a value; ProtocolError."""
         try:
             return self.decode(name, value)
         except _WRONG as error:
             raise ProtocolError(
-                f"{self.what(name)} can't be read ({error!s:.300}): it is damaged, or of a newer nadi. Use that one, "
-                f"or {self.remedy(shlex.quote(name))}"
+                f"{self.what(name)} can't be read ({error!s:.300}): it is damaged, or written by a newer nadi. Use "
+                f"that version, or {self.remedy(shlex.quote(name))}"
             ) from error
 
 
 class CatalogRecord(Generic[T]):
-    """The record of that name. Changes are made one at a time here, and by compare-and-set among all; one that may have
-    been made, for its answer was lost, is made again. waits: a change waits for a server that can't be reached; else
-    that is an UnavailableError."""
+    """A record with a name.
+
+    Changes are serialized in this object, and compare-and-set against other clients; a change whose reply was lost is
+    repeated. waits: changes wait for an unreachable server; otherwise they raise UnavailableError.
+    """
 
     def __init__(self, table: Table, kind: RecordKind[T], name: str, *, waits: bool = False) -> None:
         self._newest: T | None = None
         self._table, self._kind, self._name, self._waits = table, kind, name, waits
         self._key, self._what = kind.key_of(name), kind.what(name)
-        self._version: int | None = None  # of `_newest`; None: not known
+        self._version: int | None = None  # of `_newest`; None if unknown
         self._lock = asyncio.Lock()
 
     @property
     def newest(self) -> T:
-        """What it was when it was read or changed here last."""
+        """The record as this object last read or changed it."""
         assert self._newest is not None, "it was read"
         return self._newest
 
     async def find(self) -> T | None:
-        """Return the newest record, None if there is none. ProtocolError: it can't be read."""
+        """Return the stored record, or None; ProtocolError if it can't be read."""
         async with self._lock:
             return await self._find()
 
     async def _find(self) -> T | None:
-        held = await value_or_none(self._table, self._key)
-        self._version = None  # as long as it can't be read
-        self._newest = None if held is None else self._kind.read(self._name, held.value)
-        self._version = ABSENT if held is None else held.version
+        stored = await value_or_none(self._table, self._key)
+        self._version = None  # in case the record can't be read
+        self._newest = None if stored is None else self._kind.read(self._name, stored.value)
+        self._version = ABSENT if stored is None else stored.version
         return self._newest
 
     async def get(self) -> T:
-        """As `find`; the kind's `missing` if there is none."""
+        """Return the stored record; the kind's `missing` error if it doesn't exist."""
         return self._there(await self.find())
 
     def _there(self, record: T | None) -> T:
@@ -121,7 +125,7 @@ class CatalogRecord(Generic[T]):
         return record
 
     async def create(self, record: T) -> None:
-        """Store the first one; AlreadyExistsError if there is one, SegmentNotFoundError if there is no table."""
+        """Store a new record; AlreadyExistsError, or SegmentNotFoundError if the table doesn't exist."""
         try:
             self._version = await self._table.put(self._key, self._kind.encode(record), ABSENT)
         except ConditionFailedError:
@@ -129,11 +133,11 @@ class CatalogRecord(Generic[T]):
         self._newest = record
 
     async def change(self, make: Callable[[T], T | None], is_done: Callable[[T], bool] = lambda record: False) -> T:
-        """Store what `make` makes of the newest record, unless that is None; return what is stored then. What `make`
-        raises passes, and the kind's `missing`. ContentionError: others were always faster.
+        """Replace the record by `make`'s result, unless that is None; return the record stored in the end.
 
-        is_done: whether a record has the change, for one that was sent and not answered; without it, what it would do
-        again is to be refused by `make`.
+        Raises errors of `make`, the kind's `missing`, and ContentionError if each attempt lost to another change.
+        is_done: returns whether a record contains the change, for an attempt whose reply was lost; without it, `make`
+        must reject a repeated change.
         """
         changed = await self.put(
             lambda record: make(self._there(record)), lambda record: record is not None and is_done(record)
@@ -145,8 +149,8 @@ class CatalogRecord(Generic[T]):
         make: Callable[[T | None], T | Awaitable[T | None] | None],
         is_done: Callable[[T | None], bool] = lambda record: False,
     ) -> T | None:
-        """As `change`, for a record that may not be there yet, nor its table: then `make`, which may be a coroutine
-        function, gets None."""
+        """Call `change` for a record or table that may not exist: `make`, which may be a coroutine function, then gets
+        None."""
         tries, backoff, is_unsure = Tries(self._what), Backoff(), False
         async with self._lock:
             while True:
@@ -161,22 +165,22 @@ class CatalogRecord(Generic[T]):
                     continue
                 if is_unsure and is_done(self._newest):
                     return self._newest
-                made = make(self._newest)
-                if isawaitable(made):
-                    made = await made
-                if made is None:
+                changed = make(self._newest)
+                if isawaitable(changed):
+                    changed = await changed
+                if changed is None:
                     return self._newest
-                assert self._version is not None, "it was looked up"
+                assert self._version is not None, "call find first"
                 try:
-                    self._version = await self._table.put(self._key, self._kind.encode(made), self._version)
-                    self._newest = cast("T", made)
+                    self._version = await self._table.put(self._key, self._kind.encode(changed), self._version)
+                    self._newest = cast("T", changed)
                     return self._newest
                 except SegmentNotFoundError:
                     await self._table.create()
                     await tries.lost()
                 except ConditionFailedError:
                     await tries.lost()
-                except UnavailableError as error:  # it may be stored, but on a full disk
+                except UnavailableError as error:  # the change may be stored, except on a full disk
                     if isinstance(error, ClosedError) or (isinstance(error, StorageFullError) and not self._waits):
                         self._version = None
                         raise
@@ -184,8 +188,8 @@ class CatalogRecord(Generic[T]):
                 is_unsure = True
 
     async def replace(self, record: T) -> bool:
-        """Store it in place of what was read here last; return False if that was changed meanwhile."""
-        assert self._version is not None, "it was read"
+        """Store it if the record hasn't changed since it was read; return False otherwise."""
+        assert self._version is not None, "call find first"
         try:
             self._version = await self._table.put(self._key, self._kind.encode(record), self._version)
         except ConditionFailedError:
@@ -194,8 +198,8 @@ class CatalogRecord(Generic[T]):
         return True
 
     async def delete_read(self) -> bool:
-        """Remove it as it was read; return False if it isn't that any more."""
-        assert self._version is not None, "it was read"
+        """Delete the record if it hasn't changed since it was read; return False otherwise."""
+        assert self._version is not None, "call find first"
         try:
             await self._table.remove(self._key, self._version)
         except ConditionFailedError:
@@ -203,19 +207,19 @@ class CatalogRecord(Generic[T]):
         return True
 
     async def delete(self) -> bool:
-        """Remove it, also one that can't be read, whoever changes it meanwhile; return False if there is none."""
+        """Delete the record, even if it is unreadable or changes meanwhile; return False if it doesn't exist."""
         tries, self._version = Tries(self._what), None
-        while (held := await value_or_none(self._table, self._key)) is not None:
+        while (stored := await value_or_none(self._table, self._key)) is not None:
             try:
-                await self._table.remove(self._key, held.version)
+                await self._table.remove(self._key, stored.version)
                 return True
-            except ConditionFailedError:  # changed meanwhile, or gone
+            except ConditionFailedError:  # changed or deleted meanwhile
                 await tries.lost()
         return False
 
 
 class Catalog(Generic[T]):
-    """The records of one kind in a scope's table, by their names. All calls raise as those of `CatalogRecord`."""
+    """The records of one kind in a scope's table, by name; errors as in `CatalogRecord`."""
 
     def __init__(self, stores: SegmentStores, scope: str, table: str, kind: RecordKind[T]) -> None:
         self._stores, self._scope, self.kind = stores, scope, kind
@@ -231,7 +235,7 @@ class Catalog(Generic[T]):
         return await self.record(name).get()
 
     async def create(self, name: str, record: T) -> None:
-        """Store the first one of that name, and make the table if it isn't there. ScopeNotFoundError: no such scope."""
+        """Store a new record, creating the table if necessary; AlreadyExistsError, ScopeNotFoundError."""
         try:
             await self.record(name).create(record)
         except SegmentNotFoundError:
@@ -239,17 +243,17 @@ class Catalog(Generic[T]):
             await self.record(name).create(record)
 
     async def prepare(self) -> None:
-        """Make the table if it isn't there; ScopeNotFoundError if there is no such scope."""
+        """Create the table if necessary; ScopeNotFoundError."""
         if not await self._stores.controller.scope_exists(self._scope):
             raise ScopeNotFoundError(self._scope)
         await self._table.create()
 
     async def put_all(self, records: Mapping[str, T]) -> None:
-        """Store these in place of what has their names, all or none; so many as fit a request."""
+        """Store these records atomically, replacing those of the same names; they must fit one request."""
         encoded = {self.kind.key_of(name): self.kind.encode(record) for name, record in records.items()}
         entries = tuple(WireTableEntry(key, ANY_VERSION, value) for key, value in encoded.items())
-        asked = wire.UpdateTableEntries(0, self._table.segment, "", entries)
-        await self._stores.ask(asked, wire.TableEntriesUpdated)
+        request = wire.UpdateTableEntries(0, self._table.segment, "", entries)
+        await self._stores.ask(request, wire.TableEntriesUpdated)
 
     async def change(self, name: str, make: Callable[[T], T | None]) -> T:
         return await self.record(name).change(make)
@@ -258,11 +262,11 @@ class Catalog(Generic[T]):
         return await self.record(name).delete()
 
     async def delete_all(self, names: Iterable[str]) -> None:
-        """Remove these, as far as they are there."""
+        """Delete the records with these names, if they exist."""
         await _remove(self._stores, self._table, [self.kind.key_of(name) for name in names])
 
     async def all(self) -> tuple[dict[str, T], list[Unreadable]]:
-        """All records, by name and in order of names; and those that can't be read."""
+        """Return all records by name, sorted by name, and the unreadable ones."""
         records: dict[str, T] = {}
         unreadable = []
         async for entry in entries_of(self._stores, self._scope, self._table, self.kind.prefix.encode()):
@@ -275,33 +279,35 @@ class Catalog(Generic[T]):
 
 
 async def readable(records: Mapping[str, CatalogRecord[T]]) -> tuple[dict[str, T], list[Unreadable]]:
-    """Those of the records that are there, by name; and those that can't be read."""
-    there: dict[str, T] = {}
+    """Return the existing records by name, and the unreadable ones."""
+    stored: dict[str, T] = {}
     unreadable = []
     for name, record in records.items():
         try:
             if (newest := await record.find()) is not None:
-                there[name] = newest
+                stored[name] = newest
         except ProtocolError as error:
             unreadable.append(Unreadable(name, str(error)))
-    return there, unreadable
+    return stored, unreadable
 
 
 def named(record: T, field: str, name: str) -> T:
-    """The record, if its field has the name that it is kept under; ValueError if not."""
-    if (says := getattr(record, field)) != name:
-        raise ValueError(f"its {field} is {says!r:.60}: who wrote that?")
+    """Return the record if its field matches the name it is stored under; ValueError otherwise."""
+    if (stored := getattr(record, field)) != name:
+        raise ValueError(f"its {field} is {stored!r:.60}")
     return record
 
 
 async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> AsyncIterator[WireTableEntry]:
-    """The table's entries whose keys begin so, in order and page by page, their keys without that; none of a table that
-    was never made. ScopeNotFoundError: there is no such scope."""
+    """Yield the entries of a table whose keys start with `prefix`, in order, with the prefix removed.
+
+    Yields nothing if the table doesn't exist; ScopeNotFoundError.
+    """
     token = b""
     while True:
-        asked = wire.ReadTableEntries(0, table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, prefix, prefix + b"\xff"))
+        request = wire.ReadTableEntries(0, table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, prefix, prefix + b"\xff"))
         try:
-            page = await stores.ask(asked, wire.TableEntriesRead)
+            page = await stores.ask(request, wire.TableEntriesRead)
         except SegmentNotFoundError:
             if not await stores.controller.scope_exists(scope):
                 raise ScopeNotFoundError(scope) from None
@@ -314,11 +320,11 @@ async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: by
 
 
 async def remove_all(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> None:
-    """Remove the entries whose keys begin so."""
+    """Delete the entries whose keys start with `prefix`."""
     await _remove(stores, table, [prefix + entry.key async for entry in entries_of(stores, scope, table, prefix)])
 
 
 async def _remove(stores: SegmentStores, table: Table, keys: Sequence[bytes]) -> None:
     for first in range(0, len(keys), TABLE_PAGE_MAX_ENTRIES):
-        some = tuple(WireTableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
-        await stores.ask(wire.RemoveTableKeys(0, table.segment, "", some), wire.TableKeysRemoved)
+        batch = tuple(WireTableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
+        await stores.ask(wire.RemoveTableKeys(0, table.segment, "", batch), wire.TableKeysRemoved)

@@ -1,14 +1,13 @@
-"""Key-value tables as Pravega's Java client has them: fixed keys, versions, conditional changes, ranges.
+"""Key-value tables as in Pravega's Java client: fixed-length keys, versions, conditional changes, ranges.
 
-A key is a primary and a secondary key, each of the table's own length. The primary key's hash decides
-the partition, so all entries of one primary key lie together in order of their secondary keys, and can be
-changed together, all or none. A version names the partition and the server's number of the change.
+A key is a primary and a secondary key, each with the table's fixed length. The primary key's hash determines the
+partition, so all entries of one primary key are adjacent, ordered by secondary key, and can be changed atomically. A
+version consists of the partition and the server's number of the change.
 
-A conditional change whose reply was lost is not repeated, for it may have been done: the error says so.
+A conditional change whose reply was lost isn't repeated because it may have taken effect; it raises an error.
 
-For a range the partitions are read side by side and merged. Each gives its keys in order. All that have none at hand
-are asked at once; what lies at or below the least of the last keys they gave can't be preceded by anything still to
-come, so it is given out.
+For a range, the partitions are read concurrently and merged. Each returns its keys in order. Partitions with an empty
+buffer are read together; entries up to the smallest of the buffers' last keys are complete, and are returned.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ from nadi.wire import commands as wire
 from nadi.wire import fields
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS
 
-Page = list[tuple[int, fields.WireTableEntry]]  # with the id of the segment where the entry lies
+Page = list[tuple[int, fields.WireTableEntry]]  # with the id of each entry's segment
 
 
 @dataclass(slots=True)
 class _Partition:
-    """One partition's keys from `low` on, a page of them at hand."""
+    """A cursor over one partition's keys from `low` on, with a page buffered."""
 
     table: KeyValueTable
     segment_id: int
@@ -61,36 +60,36 @@ class _Partition:
     page_size: int
     timeout_s: float | None
     keys_only: bool
-    at_hand: list[fields.WireTableEntry] = field(default_factory=list)
+    buffered: list[fields.WireTableEntry] = field(default_factory=list)
     is_read: bool = False  # to the range's end
 
     async def fill(self) -> None:
-        asked = (0, self.table._names[self.segment_id], "", self.page_size, (b"", self.low, self.high))
+        request = (0, self.table._names[self.segment_id], "", self.page_size, (b"", self.low, self.high))
         if self.keys_only:
-            keys = (await self.table._ask(wire.ReadTableKeys(*asked), wire.TableKeysRead, self.timeout_s)).keys
-            self.at_hand = [fields.WireTableEntry(key, version, b"") for key, version in keys]
+            keys = (await self.table._ask(wire.ReadTableKeys(*request), wire.TableKeysRead, self.timeout_s)).keys
+            self.buffered = [fields.WireTableEntry(key, version, b"") for key, version in keys]
         else:
-            found = await self.table._ask(wire.ReadTableEntries(*asked), wire.TableEntriesRead, self.timeout_s)
-            self.at_hand = list(found.entries)
-        following = _next_key(self.at_hand[-1].key) if self.at_hand else None
+            page = await self.table._ask(wire.ReadTableEntries(*request), wire.TableEntriesRead, self.timeout_s)
+            self.buffered = list(page.entries)
+        following = _next_key(self.buffered[-1].key) if self.buffered else None
         self.is_read = following is None or following > self.high
         self.low = following or self.low
 
     def take(self, bound: bytes) -> list[fields.WireTableEntry]:
-        """What is at hand up to the key `bound`."""
-        count = bisect_right(self.at_hand, bound, key=lambda entry: entry.key)
-        taken, self.at_hand = self.at_hand[:count], self.at_hand[count:]
+        """Remove and return the buffered entries up to the key `bound`."""
+        count = bisect_right(self.buffered, bound, key=lambda entry: entry.key)
+        taken, self.buffered = self.buffered[:count], self.buffered[count:]
         return taken
 
 
 def _next_key(key: bytes) -> bytes | None:
-    """The least key of the same length after `key`, if there is one."""
+    """Return the next key of the same length, or None."""
     number = int.from_bytes(key, "big") + 1
     return number.to_bytes(len(key), "big") if number < 1 << (8 * len(key)) else None
 
 
 _Answer = TypeVar("_Answer", bound=wire.Command)
-_UPDATE_MAX_BYTES = min(TABLE_BATCH_MAX_BYTES, 15 << 20)  # what fits one frame with its lengths
+_UPDATE_MAX_BYTES = min(TABLE_BATCH_MAX_BYTES, 15 << 20)  # fits one frame, including lengths
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,7 +102,7 @@ class TableKey:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Of one entry: it differs after each change. Its text form is Pravega's.
+    """The version of an entry, which differs after each change. Its text format is Pravega's.
 
     >>> Version.from_text(str(Version(3, 17))) == Version(3, 17)
     True
@@ -117,17 +116,17 @@ class Version:
 
     @classmethod
     def from_text(cls, text: str) -> Version:
-        """Return the version whose text (`str`) this is; InvalidArgumentError if it isn't one."""
+        """Parse the output of `str`; InvalidArgumentError."""
         segment_id, _, number = text.partition(":")
         try:
             return cls(int(segment_id), int(number))
         except ValueError:
-            raise InvalidArgumentError(f"{text!r} is not a version: use the text of a Version") from None
+            raise InvalidArgumentError(f"{text!r} is not a version: use str() of a Version") from None
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """What is stored under a key."""
+    """The stored value of a key, with its version."""
 
     key: TableKey
     value: bytes
@@ -136,7 +135,7 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Store the value if the key has none."""
+    """A change that stores the value if the key has none."""
 
     key: TableKey | bytes
     value: bytes
@@ -144,7 +143,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store the value; with `version`, only if the key's value still is of that version."""
+    """A change that stores the value; with `version`, only if the key still has that version."""
 
     key: TableKey | bytes
     value: bytes
@@ -153,7 +152,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove the key; with `version`, only if its value still is of that version."""
+    """A change that removes the key; with `version`, only if it still has that version."""
 
     key: TableKey | bytes
     version: Version | None = None
@@ -164,10 +163,10 @@ Modification = Insert | Put | Remove
 
 @checked()
 class KeyValueTable:
-    """Made by `StreamManager.key_value_table`; a key may be passed as bytes if there are no secondary keys.
+    """A key-value table, opened by `StreamManager.key_value_table`; keys may be bytes without secondary keys.
 
-    `timeout` is in seconds, for each call, and for each page of a range; None means the client's. Conditions that do
-    not hold raise ConditionFailedError.
+    timeout: seconds for each call, and for each page of a range; None means the client's. Failed conditions raise
+    ConditionFailedError.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class KeyValueTable:
 
     @property
     def configuration(self) -> KeyValueTableConfiguration:
-        """What the table was created with."""
+        """The configuration with which the table was created."""
         return self._configuration
 
     # --- one key ----------------------------------------------------------------------------
@@ -202,58 +201,58 @@ class KeyValueTable:
     async def put(
         self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float | None = None
     ) -> Version:
-        """Store the value; with `version`, only if the key's value still is of that version."""
+        """Store the value; with `version`, only if the key still has that version."""
         return (await self._put([Put(key, value, version)], timeout))[0]
 
     async def remove(self, key: TableKey | bytes, version: Version | None = None, timeout: float | None = None) -> None:
-        """Remove the key; with `version`, only if its value still is of that version."""
+        """Remove the key; with `version`, only if it still has that version."""
         await self._remove([Remove(key, version)], timeout)
 
     async def exists(self, key: TableKey | bytes, timeout: float | None = None) -> bool:
         """Return whether the key has a value, without reading it."""
-        whole = self._key(key)
-        raw, segment_id = whole.primary + whole.secondary, self._partition(whole.primary)
-        asked = wire.ReadTableKeys(0, self._names[segment_id], "", 1, (b"", raw, raw))
-        return bool((await self._ask(asked, wire.TableKeysRead, timeout)).keys)
+        table_key = self._key(key)
+        raw, segment_id = table_key.primary + table_key.secondary, self._partition(table_key.primary)
+        request = wire.ReadTableKeys(0, self._names[segment_id], "", 1, (b"", raw, raw))
+        return bool((await self._ask(request, wire.TableKeysRead, timeout)).keys)
 
     # --- several keys -----------------------------------------------------------------------
 
     async def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
-        """Return the entry or None for each key, in order; not a snapshot if they lie in several partitions, or are
-        more than a thousand."""
-        wanted = [self._key(key) for key in keys]
-        places: defaultdict[int, list[int]] = defaultdict(list)
-        for index, key in enumerate(wanted):
-            places[self._partition(key.primary)].append(index)
-        found: list[TableEntry | None] = [None] * len(wanted)
+        """Return the entry or None for each key, in order; not a snapshot if several partitions, or more than a
+        thousand keys, are involved."""
+        table_keys = [self._key(key) for key in keys]
+        indexes_by_segment: defaultdict[int, list[int]] = defaultdict(list)
+        for index, key in enumerate(table_keys):
+            indexes_by_segment[self._partition(key.primary)].append(index)
+        entries: list[TableEntry | None] = [None] * len(table_keys)
 
         async def read(segment_id: int, indexes: list[int]) -> None:
-            asked = tuple(fields.WireTableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
-            reply = await self._ask(wire.ReadTable(0, self._names[segment_id], "", asked), wire.TableRead, timeout)
+            keys = tuple(fields.WireTableKey(table_keys[i].primary + table_keys[i].secondary) for i in indexes)
+            reply = await self._ask(wire.ReadTable(0, self._names[segment_id], "", keys), wire.TableRead, timeout)
             for index, entry in zip(indexes, reply.entries, strict=True):
                 if entry.version != NOT_EXISTS:
-                    found[index] = TableEntry(wanted[index], entry.value, Version(segment_id, entry.version))
+                    entries[index] = TableEntry(table_keys[index], entry.value, Version(segment_id, entry.version))
 
         requests = [
             read(segment_id, indexes[begin : begin + TABLE_READ_KEYS])
-            for segment_id, indexes in places.items()
+            for segment_id, indexes in indexes_by_segment.items()
             for begin in range(0, len(indexes), TABLE_READ_KEYS)
         ]
         await asyncio.gather(*requests)
-        return found
+        return entries
 
     async def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
-        """Apply all or none of these changes; return the new versions, None for removals.
+        """Apply these changes atomically; return the new versions, None for removals.
 
-        All must have the same primary key, and either all or none must be removals: Pravega's tables change
-        entries and remove keys by different requests, each atomic by itself.
+        All must have the same primary key, and either all or none must be removals: Pravega's tables change entries and
+        remove keys by different requests.
         """
         every = list(modifications)
         removals = [each for each in every if isinstance(each, Remove)]
         puts = [each for each in every if not isinstance(each, Remove)]
         if removals and puts:
             raise InvalidArgumentError(
-                "removals and other changes can't be one update: make two calls, or put a value that means removed"
+                "an update can't combine removals with other changes: make two calls, or put a value that means removed"
             )
         if removals:
             await self._remove(removals, timeout)
@@ -275,8 +274,8 @@ class KeyValueTable:
         """Iterate over entries in key order, in lists of at most `page_size`.
 
         Without `primary`, `prefix`, `start` and `end` refer to primary keys; with it, to that key's secondary keys.
-        Both ends are inclusive, and a shorter one stands for all keys that start with it.
-        Entries that change meanwhile are seen as they are when their page is read.
+        Both ends are inclusive, and a shorter one means all keys that start with it. Pages show entries as they are
+        when the page is read.
         """
         low, high = self._range(primary, prefix, start, end)
         async with aclosing(self._pages(low, high, page_size, timeout, keys_only=False)) as pages:
@@ -328,11 +327,11 @@ class KeyValueTable:
                 yield key
 
     async def entry_count(self, timeout: float | None = None) -> int:
-        """Return how many entries all partitions hold."""
+        """Return the number of entries in all partitions."""
 
         async def count(segment: str) -> int:
-            asked = wire.GetTableSegmentInfo(0, segment, "")
-            return (await self._ask(asked, wire.TableSegmentInfo, timeout)).entry_count
+            request = wire.GetTableSegmentInfo(0, segment, "")
+            return (await self._ask(request, wire.TableSegmentInfo, timeout)).entry_count
 
         return sum(await asyncio.gather(*map(count, self._names.values())))
 
@@ -344,10 +343,10 @@ class KeyValueTable:
         try:
             return await self._stores.ask(request, answer, timeout, repeat=repeat)
         except SegmentNotFoundError:
-            raise await self._gone() from None
+            raise await self._missing_partition() from None
 
-    async def _gone(self) -> NadiError:
-        """Why a partition is missing: partitions are deleted only with their table."""
+    async def _missing_partition(self) -> NadiError:
+        """Return the error for a missing partition: partitions are deleted only with their table."""
         try:
             await self._stores.controller.key_value_table_configuration(self.scope, self.name)
         except NadiError as error:
@@ -355,15 +354,15 @@ class KeyValueTable:
         return KeyValueTableRecreatedError(self.scope, self.name)
 
     def _key(self, key: TableKey | bytes) -> TableKey:
-        whole = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
-        whole = TableKey(table_bytes(whole.primary, "key"), table_bytes(whole.secondary, "key"))
+        table_key = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
+        table_key = TableKey(table_bytes(table_key.primary, "key"), table_bytes(table_key.secondary, "key"))
         config = self.configuration
-        if (len(whole.primary), len(whole.secondary)) != (config.primary_key_bytes, config.secondary_key_bytes):
+        if (len(table_key.primary), len(table_key.secondary)) != (config.primary_key_bytes, config.secondary_key_bytes):
             raise InvalidArgumentError(
-                f"keys of {self.scope}/{self.name} have {config.primary_key_bytes} + {config.secondary_key_bytes} "
-                f"bytes, not {len(whole.primary)} + {len(whole.secondary)}"
+                f"keys of {self.scope}/{self.name} must have {config.primary_key_bytes} + {config.secondary_key_bytes} "
+                f"bytes, not {len(table_key.primary)} + {len(table_key.secondary)}"
             )
-        return whole
+        return table_key
 
     def _split(self, raw: bytes) -> TableKey:
         return TableKey(raw[: self.configuration.primary_key_bytes], raw[self.configuration.primary_key_bytes :])
@@ -371,33 +370,35 @@ class KeyValueTable:
     def _partition(self, primary: bytes) -> int:
         return self._partitions[bisect_left(self._highs, primary_key_position(primary))].segment_id
 
-    def _place(self, modifications: Sequence[Modification]) -> tuple[int, list[bytes]]:
-        """The one partition of all these, and their keys as stored."""
+    def _locate(self, modifications: Sequence[Modification]) -> tuple[int, list[bytes]]:
+        """Return the common partition of these changes, and their keys as stored."""
         keys = [self._key(each.key) for each in modifications]
         if len(keys) > LIST_MAX_ENTRIES:
-            raise InvalidArgumentError(f"one update changes at most {LIST_MAX_ENTRIES:,} entries: make several")
+            raise InvalidArgumentError(f"an update can change at most {LIST_MAX_ENTRIES:,} entries: make several")
         if len({key.primary for key in keys}) > 1:
-            raise InvalidArgumentError("one update changes entries of one primary key only: make a call for each")
+            raise InvalidArgumentError("an update can change entries of one primary key only: make a call for each")
         return self._partition(keys[0].primary), [key.primary + key.secondary for key in keys]
 
     async def _put(self, puts: Sequence[Insert | Put], timeout: float | None) -> list[Version]:
-        segment_id, keys = self._place(puts)
+        segment_id, keys = self._locate(puts)
         entries = []
         for key, each in zip(keys, puts, strict=True):
             value = table_bytes(each.value, "value")
             if len(value) > TABLE_VALUE_MAX_BYTES:
-                raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
+                raise InvalidArgumentError(
+                    f"a table value can have at most {TABLE_VALUE_MAX_BYTES:,} bytes, not {len(value):,}"
+                )
             expected = NOT_EXISTS if isinstance(each, Insert) else self._expected(segment_id, each.version)
             entries.append(fields.WireTableEntry(key, expected, value))
         if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
-            raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
+            raise InvalidArgumentError(f"an update can have at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
         repeat = all(entry.version == NO_VERSION for entry in entries)
         update = wire.UpdateTableEntries(0, self._names[segment_id], "", tuple(entries))
         reply = await self._ask(update, wire.TableEntriesUpdated, timeout, repeat=repeat)
         return [Version(segment_id, number) for number in reply.versions]
 
     async def _remove(self, removals: Sequence[Remove], timeout: float | None) -> None:
-        segment_id, raw = self._place(removals)
+        segment_id, raw = self._locate(removals)
         keys = tuple(
             fields.WireTableKey(key, self._expected(segment_id, each.version))
             for key, each in zip(raw, removals, strict=True)
@@ -410,34 +411,34 @@ class KeyValueTable:
         if version is None:
             return NO_VERSION
         if version.segment_id != segment_id:
-            raise ConditionFailedError(f"{version} is the version of an entry in another partition than the key's")
+            raise ConditionFailedError(f"version {version} belongs to another partition than the key")
         return version.number
 
     def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> tuple[bytes, bytes]:
         config = self.configuration
-        room = config.primary_key_bytes
+        length = config.primary_key_bytes
         head = b""
         if primary is not None:
             self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
-            head, room = primary, config.secondary_key_bytes
-        prefix, start, end = (table_bytes(given, "key") for given in (prefix, start, end))
-        for given in (prefix, start, end):
-            if len(given) > room:
-                raise InvalidArgumentError(f"{given!r} is longer than the {room} bytes of the keys it speaks of")
-        whole = config.primary_key_bytes + config.secondary_key_bytes
-        low = max((head + prefix).ljust(whole, b"\x00"), (head + start).ljust(whole, b"\x00"))
-        high = (head + prefix).ljust(whole, b"\xff")
+            head, length = primary, config.secondary_key_bytes
+        prefix, start, end = (table_bytes(bound, "key") for bound in (prefix, start, end))
+        for bound in (prefix, start, end):
+            if len(bound) > length:
+                raise InvalidArgumentError(f"{bound!r} is longer than the table's keys, which have {length} bytes")
+        key_bytes = config.primary_key_bytes + config.secondary_key_bytes
+        low = max((head + prefix).ljust(key_bytes, b"\x00"), (head + start).ljust(key_bytes, b"\x00"))
+        high = (head + prefix).ljust(key_bytes, b"\xff")
         if end:
-            high = min(high, (head + end).ljust(whole, b"\xff"))
+            high = min(high, (head + end).ljust(key_bytes, b"\xff"))
         return low, high
 
     async def _pages(
         self, low: bytes, high: bytes, page_size: int, timeout: float | None, *, keys_only: bool
     ) -> AsyncGenerator[Page, None]:
-        """The entries from one key to the other in lists of `page_size`, the last shorter; values are empty if
+        """Yield the entries between two keys in lists of `page_size`, the last shorter; values are empty if
         `keys_only`."""
         if not 1 <= page_size <= TABLE_PAGE_MAX_ENTRIES:
-            raise InvalidArgumentError(f"a page has 1 to {TABLE_PAGE_MAX_ENTRIES:,} entries, not {page_size}")
+            raise InvalidArgumentError(f"page_size must be 1 to {TABLE_PAGE_MAX_ENTRIES:,}, not {page_size}")
         if low > high:
             return
         primary = self.configuration.primary_key_bytes
@@ -445,13 +446,13 @@ class KeyValueTable:
         inputs = [_Partition(self, number, low, high, page_size, timeout, keys_only) for number in segments]
         ready: Page = []
         while True:
-            await asyncio.gather(*(source.fill() for source in inputs if not source.at_hand and not source.is_read))
-            inputs = [source for source in inputs if source.at_hand]
+            await asyncio.gather(*(source.fill() for source in inputs if not source.buffered and not source.is_read))
+            inputs = [source for source in inputs if source.buffered]
             if not inputs:
                 break
-            bound = min((source.at_hand[-1].key for source in inputs if not source.is_read), default=high)
+            bound = min((source.buffered[-1].key for source in inputs if not source.is_read), default=high)
             fresh = [(source.segment_id, entry) for source in inputs for entry in source.take(bound)]
-            ready += sorted(fresh, key=lambda found: found[1].key)
+            ready += sorted(fresh, key=lambda pair: pair[1].key)
             while len(ready) >= page_size:
                 yield ready[:page_size]
                 ready = ready[page_size:]

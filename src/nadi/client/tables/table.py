@@ -1,7 +1,7 @@
-"""A small client of one hash table: keys with versions, conditional updates.
+"""Client of a hash table in one segment: keys with versions, and conditional updates.
 
-Versions are the server's; `ABSENT` as the expected version means that the key must not be there. An
-update whose reply was lost is not repeated, for it may have been done: read the key, then decide.
+The server assigns versions; `ABSENT` as the expected version means that the key must not exist. An update whose reply
+was lost isn't repeated because it may have taken effect: read the key, then decide.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class TableValue:
     version: int
 
 
-def table_bytes(given: object, what: str) -> bytes:
-    """Return a key or a value as bytes; InvalidArgumentError for anything else, which would end the connection."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidArgumentError(f"a table's {what} is bytes, not {type(given).__name__}: encode it first")
+def table_bytes(value: object, role: str) -> bytes:
+    """Return a key or value as bytes; InvalidArgumentError for other types, which would break the connection."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidArgumentError(f"a table's {role} must be bytes, not {type(value).__name__}: encode it first")
 
 
 @checked()
@@ -53,23 +53,23 @@ class Table:
         return True
 
     async def delete(self) -> None:
-        """Delete the table and its contents; SegmentNotFoundError if there is none."""
+        """Delete the table and its contents; SegmentNotFoundError if it doesn't exist."""
         await self._stores.ask(wire.DeleteTableSegment(0, self.segment, False, ""), wire.SegmentDeleted)
 
     async def get(self, key: bytes) -> TableValue | None:
         """Return the value and its version, or None."""
-        asked = wire.ReadTable(0, self.segment, "", (WireTableKey(table_bytes(key, "key")),))
-        entry = (await self._stores.ask(asked, wire.TableRead)).entries[0]
+        request = wire.ReadTable(0, self.segment, "", (WireTableKey(table_bytes(key, "key")),))
+        entry = (await self._stores.ask(request, wire.TableRead)).entries[0]
         return None if entry.version == NOT_EXISTS else TableValue(entry.value, entry.version)
 
     async def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
-        """Store the value and return its version; ConditionFailedError if the key had another one."""
+        """Store the value and return its version; ConditionFailedError unless the key had the given version."""
         entry = WireTableEntry(table_bytes(key, "key"), version, table_bytes(value, "value"))
         update = wire.UpdateTableEntries(0, self.segment, "", (entry,))
         return (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=version == ANY_VERSION)).versions[0]
 
     async def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
-        """Remove the key; ConditionFailedError if it had another version."""
+        """Remove the key; ConditionFailedError unless it had the given version."""
         removal = wire.RemoveTableKeys(0, self.segment, "", (WireTableKey(table_bytes(key, "key"), version),))
         await self._stores.ask(removal, wire.TableKeysRemoved, repeat=version == ANY_VERSION)
 
@@ -78,7 +78,7 @@ class Table:
 
 
 async def value_or_none(table: Table, key: bytes) -> TableValue | None:
-    """As `Table.get`; None also where the table was never made."""
+    """Call `Table.get`; return None if the table doesn't exist, too."""
     try:
         return await table.get(key)
     except SegmentNotFoundError:

@@ -1,4 +1,4 @@
-// The player in a cell of a notebook: events, and what is known of the stream, come from the kernel over the widget's comm.
+// The player in a notebook cell: events and the stream's data arrive from the kernel over the widget's comm.
 
 import { coloursFrom, el, forgetColours } from "./dom.js";
 import { event } from "./events.js";
@@ -7,9 +7,9 @@ import { player } from "./player.js";
 import { Lost, Refused } from "./problems.js";
 import { spansOf, stepsOf } from "./spans.js";
 
-const KNOWN_MS = 3000; // between two looks at the stream
-const PLACES_EVERY = 3; // looks
-const SILENCE_MS = 10000; // the kernel says something every two seconds, unless it is busy or gone
+const KNOWN_MS = 3000; // polling interval
+const PLACES_EVERY = 3; // polls
+const SILENCE_MS = 10000; // the kernel sends a message every two seconds, unless it is busy or dead
 const ANSWER_MS = 30000;
 
 export function render({ model, el: place }, style) {
@@ -47,7 +47,7 @@ export function render({ model, el: place }, style) {
   return () => end.abort();
 }
 
-// Light or dark as the notebook is, or else the system.
+// Follow the notebook's theme, or else the system's.
 function follow(host, themed, signal) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const { body } = document;
@@ -68,7 +68,7 @@ function follow(host, themed, signal) {
   set();
 }
 
-// What source.js is to the page. A question is a message with an id; so are the answers to it, and each batch taken is told.
+// Counterpart of the page's source.js. Requests and responses share an id, and each batch is acknowledged.
 function comm(model, signal) {
   const own = Math.random().toString(36).slice(2);
   const waiting = new Map(); // id: (kind, data)
@@ -92,12 +92,12 @@ function comm(model, signal) {
         model.send({ kind: "stop", id });
         done(reject, error);
       };
-      const stop = () => giveUp(new DOMException("not wanted any more", "AbortError"));
+      const stop = () => giveUp(new DOMException("cancelled", "AbortError"));
       const patience = () => {
         clearTimeout(timer);
         timer = setTimeout(() => giveUp(new Lost("the kernel does not answer", "kernel")), patienceMs);
       };
-      if (over.aborted || signal.aborted) return reject(new DOMException("not wanted any more", "AbortError"));
+      if (over.aborted || signal.aborted) return reject(new DOMException("cancelled", "AbortError"));
       over.addEventListener("abort", stop);
       signal.addEventListener("abort", stop);
       waiting.set(id, (kind, data) => {
@@ -121,7 +121,7 @@ function comm(model, signal) {
   };
 }
 
-// What model.js is to the page.
+// Counterpart of the page's model.js.
 function stream(kernel, signal) {
   const changed = event();
   const known = { spans: [], bookmarks: [], slices: [], head: null, tail: null, isSealed: false, troubles: {}, by: null, eventTime: null };

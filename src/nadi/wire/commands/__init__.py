@@ -1,9 +1,8 @@
-"""Every command of the wire protocol, as a frozen struct with its fields in wire order, those of its base class first:
-from here they are imported.
+"""All commands of the wire protocol, as frozen structs with fields in wire order, base class fields first.
 
-A field with a default is an optional trailing one: absent in frames of older peers, always sent by
-us. `CODES` maps a type code to its class. Names and codes are Pravega's, but for those in `own`. One trailing field is
-nadi's own too: ConditionalBlockEnd's `after_event_number`.
+Import them from here. Fields with defaults are optional trailing fields: older peers omit them, nadi always sends
+them. `CODES` maps a type code to its class. Names and codes are Pravega's, except for those in `own`; the trailing
+field `after_event_number` of ConditionalBlockEnd is nadi's, too.
 """
 
 # ruff: noqa: F403

@@ -1,4 +1,4 @@
-"""nadi's own commands, with codes from 10,001: no Pravega client sends or receives them."""
+"""nadi's extensions of the wire protocol, with codes from 10,001; Pravega clients neither send nor receive them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nadi.wire.fields import I64, Blob, Bool, Entries, Str, Uuid
 
 
 class LocateMoment(OfSegment, frozen=True):
-    """Where a stream segment stood at a time of a clock; see `segmentstore.state.time_index`. That of ARRIVAL is in ms
+    """Request for a stream segment's offset at a time of a clock (`segmentstore.state.time_index`); ARRIVAL is in ms
     since 1970."""
 
     code = 10_001
@@ -17,8 +17,10 @@ class LocateMoment(OfSegment, frozen=True):
 
 
 class MomentLocated(OfSegment, frozen=True):
-    """No event before `offset` is of that time or later; of an EARLIEST clock, none from there on is of an earlier one.
-    is_sealed: the segment was sealed before it, so that all its events lie before `offset`, now and ever."""
+    """The offset before which all events are earlier than the time; for an EARLIEST clock, from which on no event is.
+
+    is_sealed: the segment was sealed before that time, so all its events will always be before `offset`.
+    """
 
     code = 10_002
     offset: I64
@@ -26,8 +28,10 @@ class MomentLocated(OfSegment, frozen=True):
 
 
 class UpdateTableToFreeRoom(WithToken, frozen=True):
-    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while.
-    make_table: make the table if it isn't there."""
+    """UpdateTableEntries for truncations and deletions: accepted for a while on a full disk, too.
+
+    make_table: create the table if it doesn't exist.
+    """
 
     code = 10_003
     entries: Entries
@@ -35,7 +39,7 @@ class UpdateTableToFreeRoom(WithToken, frozen=True):
 
 
 class Scrub(OfSegment, frozen=True):
-    """How far the reading of everything stored is; `start`: begin it now. `segment` is `naming.SCRUB_SEGMENT`."""
+    """Request for the scrub's progress; start: start a scrub now. `segment` is `naming.SCRUB_SEGMENT`."""
 
     code = 10_004
     start: Bool
@@ -43,17 +47,16 @@ class Scrub(OfSegment, frozen=True):
 
 
 class ScrubReported(OfSegment, frozen=True):
-    """report: a `model.scrub.ScrubReport` as JSON."""
+    """The scrub's progress. report: a `model.scrub.ScrubReport` as JSON."""
 
     code = 10_005
     report: Blob
 
 
 class ReportKeys(Command, frozen=True):
-    """A writer's keys, over its append session and without a reply: where some of the keys of its last `events` events
-    are in the key space. positions: big-endian doubles in [0, 1), at most `limits.LOAD_REPORT_POSITIONS`.
+    """A writer's key report on its append session, without a reply: a sample of the keys of its last `events` events.
 
-    Only for a peer that `knows` it.
+    positions: big-endian doubles in [0, 1), at most `limits.LOAD_REPORT_POSITIONS`. Only for peers that know it.
     """
 
     code = 10_006
@@ -63,15 +66,17 @@ class ReportKeys(Command, frozen=True):
 
 
 class GetSegmentLoads(WithToken, frozen=True):
-    """The loads that a store measures, a page of them: of segments whose names come after `after`. `segment` is
-    `naming.LOAD_SEGMENT`."""
+    """Request for a page of a store's load measurements, of segments with names after `after`.
+
+    `segment` is `naming.LOAD_SEGMENT`.
+    """
 
     code = 10_007
     after: Str
 
 
 class SegmentLoads(OfSegment, frozen=True):
-    """loads: as in `wire.loads`, in the order of their segments. is_last: there are no more."""
+    """A page of load measurements. loads: as in `wire.load_reports`, by segment. is_last: it is the last page."""
 
     code = 10_008
     loads: Blob
@@ -79,8 +84,10 @@ class SegmentLoads(OfSegment, frozen=True):
 
 
 class LocateChunks(OfSegment, frozen=True):
-    """Which chunks have a stream segment's bytes from `start` to `end`: asked by clients that can read tier 2
-    themselves, of a peer that `knows` it."""
+    """Request for the chunks with a stream segment's bytes from `start` to `end`, by clients that read tier 2 directly.
+
+    Only for peers that know it.
+    """
 
     code = 10_009
     start: I64
@@ -89,8 +96,11 @@ class LocateChunks(OfSegment, frozen=True):
 
 
 class ChunksLocated(OfSegment, frozen=True):
-    """store: the URL of the chunk store, without credentials. mark: what that store alone says of itself. parts:
-    the first of the chunks, as in `wire.chunks`. is_last: there are no more. No store and no mark without parts."""
+    """The first of the requested chunks.
+
+    store: the URL of the chunk store, without credentials. mark: that store's identity. parts: as in `wire.chunks`.
+    is_last: no further chunks follow. store and mark are empty without parts.
+    """
 
     code = 10_010
     store: Str
@@ -100,21 +110,24 @@ class ChunksLocated(OfSegment, frozen=True):
 
 
 class ListMoments(OfSegment, frozen=True):
-    """The entries of a clock in a stream segment's time index for the bytes from `start` to `end`: from the first one
-    that lies behind `start` to the first at `end` or behind it. Asked of a peer that `knows`
-    it."""
+    """Request for a clock's entries in a stream segment's time index for the bytes from `start` to `end`.
+
+    These are the first entry after `start` to the first at or after `end`. Only for peers that know it.
+    """
 
     code = 10_011
     start: I64
     end: I64
     token: Str
-    clock: I64 = 0  # ARRIVAL, and all that an older peer asks for
+    clock: I64 = 0  # ARRIVAL; older peers request no other clock
 
 
 class MomentsListed(OfSegment, frozen=True):
-    """moments: the first of the entries, as in `wire.moments`; a moment is 0 if it isn't known when the bytes before it
-    came. is_last: there are no more. appended_ms: when the last bytes came, or 0. start: where the segment begins
-    now, behind which alone there are entries."""
+    """The first of the requested entries.
+
+    moments: as in `wire.time_index`; a time is 0 if it is unknown. is_last: no further entries follow. appended_ms:
+    time of the last append, or 0. start: the segment's start; all entries are after it.
+    """
 
     code = 10_012
     moments: Blob
@@ -124,9 +137,11 @@ class MomentsListed(OfSegment, frozen=True):
 
 
 class ListEventSizes(OfSegment, frozen=True):
-    """How long a stream segment's events from `start` to `end` are, the first `most` of them at most; an event begins
-    at `start`. checked: up to where the bytes of that event, a large one, were looked at before; else `start`. Asked of
-    a peer that `knows` it."""
+    """Request for the sizes of a stream segment's events from `start`, an event boundary, to `end`, at most `most`.
+
+    checked: the offset up to which an earlier request checked the first event, if it is large; else `start`. Only for
+    peers that know it.
+    """
 
     code = 10_013
     start: I64
@@ -137,9 +152,12 @@ class ListEventSizes(OfSegment, frozen=True):
 
 
 class EventSizesListed(OfSegment, frozen=True):
-    """sizes: of the first of the events, as in `wire.event_sizes`. reached: where these end. checked: up to where the
-    bytes were looked at; behind `reached` if the next event is a large one. Neither moves where only a read can say
-    more: at damage, at what isn't an event, at the segment's end, and where the range ends within an event."""
+    """The sizes of the first of the requested events.
+
+    sizes: as in `wire.event_sizes`. reached: the end of these events. checked: the end of the checked bytes, after
+    `reached` if the next event is large. Neither advances where a read is necessary: at damage, at bytes that
+    aren't events, at the segment's end, and if the range ends within an event.
+    """
 
     code = 10_014
     sizes: Blob
@@ -148,8 +166,10 @@ class EventSizesListed(OfSegment, frozen=True):
 
 
 class IndexTimes(OfSegment, frozen=True):
-    """Add times of events to a stream segment's time index: of stretches that begin at `start`, as in `wire.moments`;
-    without any, only ask. clock: a LATEST one."""
+    """Request to add event times to a stream segment's time index.
+
+    stretches: consecutive ranges from `start` on, as in `wire.time_index`; empty to query only. clock: a LATEST clock.
+    """
 
     code = 10_015
     clock: I64
@@ -159,21 +179,21 @@ class IndexTimes(OfSegment, frozen=True):
 
 
 class TimesIndexed(OfSegment, frozen=True):
-    """until: up to where the segment's events are in the index now. If `start` was another place, nothing was added."""
+    """The new end of the index. until: the end of the indexed events; if it isn't `start`, nothing was added."""
 
     code = 10_016
     until: I64
 
 
-# the version from which on a peer knows a command; others end the connection when one comes
+# the version that introduced each command; older peers close the connection on receiving one
 _KNOWN_SINCE = {ReportKeys: 10_001, LocateChunks: 10_002, ListMoments: 10_003, ListEventSizes: 10_004}
-OWN_HELLO = Hello(max(_KNOWN_SINCE.values()), 5)  # said by nadi's clients, and to them by nadi's servers
+OWN_HELLO = Hello(max(_KNOWN_SINCE.values()), 5)  # sent between nadi's clients and servers
 
 
 def knows(hello: Hello, kind: type[Command]) -> bool:
-    """Return whether the peer that said this knows a command of nadi's.
+    """Return whether the peer that sent this Hello knows a command of nadi's.
 
-    Any server that speaks versions 5 to 17 accepts a client that speaks more; official ones answer with their own
-    versions, and nadi's answer official clients with those that they know.
+    Any server with versions 5 to 17 accepts a client with later ones; official servers answer with their versions, and
+    nadi answers official clients with versions that they know.
     """
     return hello.high_version >= _KNOWN_SINCE[kind]

@@ -1,7 +1,7 @@
-"""Pravega's commands, and what every command of the wire protocol is.
+"""Pravega's commands, and the base classes of all commands.
 
-First the connection's first words and appends, then reading segments and what is done to a segment as a whole, then
-table segments, then what answers a command that was not done (which error each is, is told in `nadi.wire.errors`).
+In order: handshake and appends, reads and segment operations, table segments, failure replies (`nadi.wire.errors` maps
+these to errors).
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from nadi.wire.fields import (
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """One command; `code` is its type on the wire, 0 of those that only others begin with."""
+    """Base class of commands; `code` is the type on the wire, 0 for base classes."""
 
     code: ClassVar[int] = 0
 
 
 class OfSegment(Command, frozen=True):
-    """What is asked or said of a segment."""
+    """Base class of requests and replies about a segment."""
 
     request_id: I64
     segment: Str
 
 
 class WithToken(OfSegment, frozen=True):
-    """What is asked of a segment, where the token comes first."""
+    """Base class of requests about a segment that start with the token."""
 
     token: Str
 
 
 class Refused(OfSegment, frozen=True):
-    """That it was not done."""
+    """Base class of failure replies."""
 
     trace: Str = ""
 
@@ -127,9 +127,10 @@ class InvalidEventNumber(Command, frozen=True):
 
 
 class ConditionalBlockEnd(Command, frozen=True):
-    """`after_event_number`: stored only if this is the writer's last stored number; NO_VERSION is no such condition.
+    """A conditional append of a block.
 
-    So one that was sent before its predecessor's answer never passes where the predecessor did not.
+    after_event_number: the writer's last stored number, as a condition; NO_VERSION for none. So an append sent before
+    its predecessor was acknowledged fails if the predecessor does.
     """
 
     code = 89
@@ -145,7 +146,7 @@ class KeepAlive(Command, frozen=True):
     code = 100
 
 
-HELLO = Hello(17, 5)  # what this nadi speaks, at either end
+HELLO = Hello(17, 5)  # Pravega's versions that nadi supports
 
 
 class ReadSegment(Command, frozen=True):
@@ -456,9 +457,9 @@ class AuthTokenCheckFailed(Command, frozen=True):
 
 
 ILLEGAL_ARGUMENT = 0  # in ErrorMessage
-# nadi's own codes there: official clients, which know 0 and -1, read "unspecified"
+# nadi's codes in ErrorMessage; official clients know 0 and -1, and treat these as "unspecified"
 STORAGE_FULL = 1000
-DAMAGED_DATA = 1001  # `nadi.wire.errors` says what the message holds
+DAMAGED_DATA = 1001  # message format: see `nadi.wire.errors`
 CHUNKS_UNAVAILABLE = 1002
 
 

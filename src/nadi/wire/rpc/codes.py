@@ -1,7 +1,6 @@
-"""Errors of an RPC that its reply has no status for, as the names of gRPC codes, and back.
+"""Mapping between errors and gRPC codes, for errors without a status in an RPC's reply.
 
-Both official clients agree on these: NOT_FOUND and INVALID_ARGUMENT are not retried, UNAVAILABLE and
-RESOURCE_EXHAUSTED are.
+Both official clients retry UNAVAILABLE and RESOURCE_EXHAUSTED, but not NOT_FOUND and INVALID_ARGUMENT.
 
 >>> code_of(KeyError("ours")), kind_of("ABORTED").__name__
 ('INTERNAL', 'ConflictError')
@@ -22,7 +21,7 @@ from nadi.errors import (
     UnavailableError,
 )
 
-CODES: dict[type[NadiError], str] = {  # what an error is first of all stands first
+CODES: dict[type[NadiError], str] = {  # the first matching type counts
     NotFoundError: "NOT_FOUND",
     InvalidArgumentError: "INVALID_ARGUMENT",
     RequestTimeoutError: "DEADLINE_EXCEEDED",
@@ -38,10 +37,10 @@ _KINDS: dict[str, type[NadiError]] = {code: kind for kind, code in CODES.items()
 
 
 def code_of(error: Exception) -> str:
-    """The code that a server answers with."""
+    """Return the code for an error."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "INTERNAL")
 
 
 def kind_of(code: str) -> type[NadiError] | None:
-    """The error that a client raises; None for a code that stands for none of them."""
+    """Return the error class for a code, or None."""
     return _KINDS.get(code)

@@ -1,6 +1,6 @@
-"""The RPCs of ControllerService, nadi's own, and KEDA's: the services, and for each RPC its request and response class.
+"""Tables of the RPCs of ControllerService, nadi and KEDA, with the request and response class of each.
 
-Server and client build their gRPC handlers and calls from these tables; there is no generated stub.
+Server and client build their gRPC handlers and calls from these tables instead of generated stubs.
 
 >>> request, response = METHODS["createScope"]
 >>> response.DESCRIPTOR.name
@@ -37,7 +37,7 @@ REPORTS_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
 TRANSACTIONS_METHODS = _methods(transactions_pb2.DESCRIPTOR.services_by_name["Transactions"])
 OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS
 SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
-WATCHES = frozenset({"StreamIsActive"})  # of these, those that answer again and again
+WATCHES = frozenset({"StreamIsActive"})  # RPCs with a response stream
 SERVICES = {
     SERVICE: METHODS,
     REPORTS_SERVICE: REPORTS_METHODS,
@@ -47,5 +47,5 @@ SERVICES = {
 
 
 def path(rpc: str) -> str:
-    """The full name of an RPC on the wire."""
+    """Return the full name of an RPC on the wire."""
     return f"/{next(name for name, methods in SERVICES.items() if rpc in methods)}/{rpc}"
