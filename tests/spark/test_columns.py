@@ -254,9 +254,9 @@ def test_inconsistent_time_index_raises_protocol_error(home: Home, monkeypatch: 
         ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
     )
     monkeypatch.setattr(stores_of(client.manager), "ask", times)
-    times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
+    row_times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
     with pytest.raises(ProtocolError):
-        times.of(np.array([0, 50]))
+        row_times.of(np.array([0, 50]))
 
 
 def test_append_times_follow_a_stream_through_its_scalings(exact_home: Home) -> None:
