@@ -61,11 +61,11 @@ async def segments_between(stores: SegmentStores, start: StreamCut, end: StreamC
 async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
     """Return the key ranges of a cut's segments; raise InvalidStreamCutError if one doesn't belong to the stream, and
     EpochGoneError if that is no longer known."""
-    ranges, gone = await _look_up(stores, scope, stream, cut)
+    ranges, forgotten = await _look_up(stores, scope, stream, cut)
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
     for segment_id in unknown:
-        if segment_epoch(segment_id) in gone:
-            raise gone[segment_epoch(segment_id)]
+        if segment_epoch(segment_id) in forgotten:
+            raise forgotten[segment_epoch(segment_id)]
     if unknown:
         raise InvalidStreamCutError(
             f"{scope}/{stream} never had a segment {unknown[0]}: the cut belongs to another stream, or was made before "
@@ -84,22 +84,22 @@ async def _look_up(
     stores: SegmentStores, scope: str, stream: str, cut: StreamCut
 ) -> tuple[dict[int, SegmentRange], dict[int, EpochGoneError]]:
     """Return the segments, by id, of the epochs that created a cut's segments; and the errors of forgotten epochs."""
-    gone: dict[int, EpochGoneError] = {}
+    forgotten: dict[int, EpochGoneError] = {}
 
     async def epoch_segments(epoch: int) -> list[SegmentRange]:
         try:
             segments = await stores.controller.epoch_segments(scope, stream, epoch)
         except EpochGoneError as error:
-            gone[epoch] = error
+            forgotten[epoch] = error
             return []
         except NotFoundError:
             if not await stores.controller.stream_exists(scope, stream):
                 raise
             return []
         if gaps(segments):  # only the segments that outlived the epoch are known
-            gone[epoch] = EpochGoneError(f"epoch {epoch} of {scope}/{stream} {_FORGOTTEN}")
+            forgotten[epoch] = EpochGoneError(f"epoch {epoch} of {scope}/{stream} {_FORGOTTEN}")
         return segments
 
     epochs = sorted({segment_epoch(segment_id) for segment_id in cut.positions})
     by_epoch = await asyncio.gather(*map(epoch_segments, epochs))
-    return {piece.segment_id: piece for pieces in by_epoch for piece in pieces}, gone
+    return {piece.segment_id: piece for pieces in by_epoch for piece in pieces}, forgotten

@@ -98,8 +98,8 @@ class TimeWindows:
     async def _learn(self, position: Mapping[int, int]) -> None:
         """Cache the key ranges of the position's segments, and drop all others."""
         known = {segment: self._ranges[segment] for segment in position if segment in self._ranges}
-        others = StreamCut(self._scope, self._stream, {segment: 0 for segment in position if segment not in known})
-        for piece in await segment_ranges(self._stores, self._scope, self._stream, others):
+        unknown = StreamCut(self._scope, self._stream, {segment: 0 for segment in position if segment not in known})
+        for piece in await segment_ranges(self._stores, self._scope, self._stream, unknown):
             known[piece.segment_id] = (piece.low, piece.high)
         self._ranges = known
 

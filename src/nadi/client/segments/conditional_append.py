@@ -150,7 +150,13 @@ class SegmentAppender:
             callbacks = AppendSession(self._on_reply, self._on_lost)
             async with explained(self._stores, self.segment):
                 session = await open_session(
-                    self._stores, self.segment, self._writer_id, callbacks, self._waits, self._backoff, self._purpose
+                    self._stores,
+                    self.segment,
+                    self._writer_id,
+                    callbacks,
+                    self._on_trouble,
+                    self._backoff,
+                    self._purpose,
                 )
             self._session, last = session, session.last_event_number
             is_known = self._has_private_id or last in (self._last, *(append.number for append in self._in_flight))
@@ -168,7 +174,7 @@ class SegmentAppender:
             if self._opening is asyncio.current_task():
                 self._opening = None
 
-    def _waits(self, error: UnavailableError) -> None:
+    def _on_trouble(self, error: UnavailableError) -> None:
         if self._must_fail(error):
             raise error
         self.trouble = error

@@ -197,7 +197,7 @@ class SegmentOutput:
         self.stored_to = 0  # end offset of the last stored event; if unknown, its negative number
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
-        self._pace = InFlightWindow(self.waiting, self.in_flight, owner.outputs)
+        self._window = InFlightWindow(self.waiting, self.in_flight, owner.outputs)
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
         self._session: OpenSession | None = None
@@ -266,9 +266,9 @@ class SegmentOutput:
             self._drop_session()  # the next session learns which events this one stored
         if self._session is None:
             return
-        while self._pace.may_send(self.current):
+        while self._window.may_send(self.current):
             self._prepared.append(self._next())
-        if (notice_at := self._pace.next_notice(self.current, self.pump)) is not None:
+        if (notice_at := self._window.next_notice(self.current, self.pump)) is not None:
             self._wakes, self.notice_at = True, notice_at
 
     def send_prepared(self) -> None:
@@ -291,7 +291,7 @@ class SegmentOutput:
         else:
             batch, self.current = self.current, EventBatch()
         batch.number = self._number = self._number + len(batch)
-        self._pace.sent(batch)
+        self._window.sent(batch)
         if traces.active is not None:
             batch.trace = BlockTrace(traces.active, batch.trace)
         self.in_flight.append(batch)
@@ -347,7 +347,9 @@ class SegmentOutput:
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
-                self._resume(await open_session(stores, self.segment, self._writer_id, callbacks, self._waits, backoff))
+                self._resume(
+                    await open_session(stores, self.segment, self._writer_id, callbacks, self._on_trouble, backoff)
+                )
         except ClosedError:
             pass
         except SegmentNotFoundError:
@@ -358,7 +360,7 @@ class SegmentOutput:
             self._opening = False
         self.pump()
 
-    def _waits(self, error: UnavailableError) -> None:
+    def _on_trouble(self, error: UnavailableError) -> None:
         self.trouble = error
         if self._closed or self.is_sealed:
             raise ClosedError(f"the output of {self.segment} was closed")
@@ -374,7 +376,7 @@ class SegmentOutput:
             self.trouble = None
         self._acknowledge(session.last_event_number)
         for batch in list(self.in_flight):
-            self._pace.sent(batch)
+            self._window.sent(batch)
             self._send(session, batch)
 
     def _drop_session(self) -> None:
@@ -424,7 +426,7 @@ class SegmentOutput:
                 done[-1].end = end
                 self.stored_to = end if end >= 0 else -done[-1].number
                 self.progress_at = time.monotonic()
-                self._pace.acknowledged(done[-1], self.progress_at)
+                self._window.acknowledged(done[-1], self.progress_at)
                 if traces.active is not None:
                     stored(traces.active, self.segment, self._writer_id, done)
             if self.has_pending:

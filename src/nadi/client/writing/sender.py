@@ -502,9 +502,11 @@ class EventSender:
             if output is not sealed:
                 entries.append((low, high, output))
                 continue
-            own = SegmentRange(sealed.segment_id, low, high)
+            sealed_range = SegmentRange(sealed.segment_id, low, high)
             entries += [
-                (*keys, self._output(piece.segment_id)) for piece in successors if (keys := common_keys(own, piece))
+                (*keys, self._output(piece.segment_id))
+                for piece in successors
+                if (keys := common_keys(sealed_range, piece))
             ]
         self._set_table(entries)
         spare = self._routes.segments[0] if self._keyless is None else self._keyless
