@@ -88,16 +88,16 @@ def test_an_event_that_cant_be_read_fails_alone(nadi_manager: StreamManager, nad
     assert errors == [SerializationError] * 3 + [UnknownSchemaError] * 2 + [SerializationError]
 
 
-def test_incompatible_ends_are_told(nadi_manager: StreamManager, nadi_scope: str) -> None:
+def test_incompatible_ends_raise_error(nadi_manager: StreamManager, nadi_scope: str) -> None:
     fill_stream(nadi_manager, nadi_scope, "s", [Old("a")], "k", serializer=Struct(Old))
     other = Struct(msgspec.defstruct("Other", [("meter", int)]))
     with pytest.raises(SchemaIncompatibleError, match=r"BACKWARD.*\$\.meter"):
         nadi_manager.create_writer(nadi_scope, "s", serializer=other)
-    with pytest.raises(SchemaIncompatibleError, match=r"schema 1 .*can't be read with this one.*\$\.meter"):
+    with pytest.raises(SchemaIncompatibleError, match=r"schema 1 .*\$\.meter"):
         read_stream(nadi_manager, nadi_scope, "s", serializer=other)
-    with pytest.raises(SchemaIncompatibleError, match="written as json-schema and is read as avro"):
+    with pytest.raises(SchemaIncompatibleError, match=r"json-schema.* avro"):
         read_stream(nadi_manager, nadi_scope, "s", serializer=AVRO)
-    with pytest.raises(InvalidArgumentError, match="not a serializer"):
+    with pytest.raises(InvalidArgumentError):
         nadi_manager.create_writer(nadi_scope, "s", serializer=Text)  # type: ignore[call-overload]
 
 
