@@ -71,7 +71,7 @@ class FilledFiles:
         self._poll()
         self._before = self._sum()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for path in self._folder.glob("*.*"):
             try:
                 status = path.stat()
