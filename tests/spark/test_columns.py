@@ -247,14 +247,14 @@ def test_inconsistent_time_index_raises_protocol_error(home: Home, monkeypatch: 
     with home.manager.create_writer("home", "nowhere") as writer:
         writer.write_event(bytes(100), "key")
 
-    async def times(*_: Any) -> wire.MomentsListed:
+    async def inconsistent(*_: Any) -> wire.MomentsListed:
         return wire.MomentsListed(1, "home/nowhere/0.#epoch.0", packed_moments([(1000, 8)]), False, 2000, 0)
 
     client = client_of(
         ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
     )
-    monkeypatch.setattr(stores_of(client.manager), "ask", times)
-    row_times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
+    monkeypatch.setattr(stores_of(client.manager), "ask", inconsistent)
+    times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
     with pytest.raises(ProtocolError):
         row_times.of(np.array([0, 50]))
 
