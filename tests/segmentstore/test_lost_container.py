@@ -442,7 +442,7 @@ async def test_release_fails_if_the_owner_is_unknown(tmp_path: Path, monkeypatch
         def fails(number: int) -> str:
             raise LookupError("unknown store")
 
-        monkeypatch.setattr(stores.one._hosted, "owner_of", fails)
+        monkeypatch.setattr(stores.one._registry, "owner_of", fails)
         with pytest.raises(LookupError):
             await stores.one.give_up(1)
         assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)

@@ -42,7 +42,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "_RETRY_S", 0.01)
-    monkeypatch.setattr(scrubs, "_LOOK_S", 0.02)
+    monkeypatch.setattr(scrubs, "_CHECK_S", 0.02)
     monkeypatch.setattr("nadi.limits.CHECKPOINT_INTERVAL_S", 0.02)
 
 

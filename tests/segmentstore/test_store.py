@@ -10,7 +10,7 @@ import pytest
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.data_dir import StoreFile
-from nadi.segmentstore.store import InnerDoor, SegmentStore
+from nadi.segmentstore.store import LocalCommands, SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import WRITER, connect, open_segment, open_store
@@ -207,7 +207,7 @@ async def test_second_writer_with_the_same_id_gets_an_error(tmp_path: Path) -> N
     """The rules are those of a connection: two writers with one id never both store the same number."""
     setup = wire.SetupAppend(5, WRITER, S, "")
     async with open_store(tmp_path, 1) as (store, peer):
-        other = InnerDoor(store.container_of, store._reader, store._service)
+        other = LocalCommands(store.container_of, store._reader, store._service)
         await peer.create(S)
         await store.exchange(setup)
         await other.exchange(setup)

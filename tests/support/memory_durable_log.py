@@ -23,7 +23,7 @@ from nadi.segmentstore.tier1.log import (
     LogAddress,
     LogRange,
     PartRead,
-    each_by_itself,
+    read_each,
 )
 
 
@@ -148,7 +148,7 @@ class MemoryLog:
         return data
 
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
-        return await each_by_itself(self.read_at, parts)
+        return await read_each(self.read_at, parts)
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(after_sequence + 1, self._next_sequence):

@@ -20,7 +20,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import QueuedRequest
-from nadi.segmentstore.container_registry import Hosted
+from nadi.segmentstore.container_registry import ContainerRegistry
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.storage import ContainerParts
@@ -29,7 +29,7 @@ from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.records import FrameRef, SegmentKind, SegmentRecord
-from nadi.segmentstore.store import InnerDoor
+from nadi.segmentstore.store import LocalCommands
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
@@ -99,9 +99,9 @@ class MemoryStore:
         self.refused: list[object] = []  # why connections were closed
         self._scheduler = FairScheduler()
         self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._scheduler)
-        hosted = Hosted(1, [self.container])
+        hosted = ContainerRegistry(1, [self.container])
         self._service = SegmentService(hosted, self._reader, TokenCheck(None), self.container._runtime)
-        self._door = InnerDoor(self._container_of, self._reader, self._service)
+        self._door = LocalCommands(self._container_of, self._reader, self._service)
         self._budget = Budget()
 
     def _container_of(self, segment: str) -> Container:

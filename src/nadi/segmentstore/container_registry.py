@@ -40,7 +40,7 @@ def container_of(segment: str, count: int) -> int:
     return CONTROLLER_CONTAINER if is_record(segment) else int(crc32c(container_key(segment).encode()) % count)
 
 
-class Hosted:
+class ContainerRegistry:
     """The containers that a store owns. count: the number of containers in all. owner_of: returns the owner of a
     container that this store doesn't own."""
 

@@ -92,7 +92,7 @@ class StoreCounters:
         self.on_frame: Callable[[int, int, Stages, Sequence[Arrival]], None] | None = None
         self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
 
-    def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
+    def record_frame(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
         taken_at, answered, appends = stages.taken, stages.clock(), 0
         stages.answered = answered
         for at, count, _ in arrivals:
@@ -107,7 +107,7 @@ class StoreCounters:
         if self.on_frame is not None:
             self.on_frame(container, sequence, stages, arrivals)
 
-    def framed(self, events: int, append_bytes: int, parts: Sequence[bytes]) -> None:
+    def count_frame(self, events: int, append_bytes: int, parts: Sequence[bytes]) -> None:
         self.frames += 1
         self.frame_bytes += sum(map(len, parts))
         self.events += events
@@ -119,7 +119,7 @@ class StoreCounters:
         self.log_waits += 1
         self.log_wait_s += clock() - began
 
-    def moved(self, size_bytes: int, *, was_in_log: bool) -> None:
+    def count_move(self, size_bytes: int, *, was_in_log: bool) -> None:
         if was_in_log:
             self.moved_chunks += 1
             self.moved_bytes += size_bytes

@@ -22,7 +22,7 @@ from nadi.model.scrub import ScrubPass
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.container_registry import Hosted
+from nadi.segmentstore.container_registry import ContainerRegistry
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.commit import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
@@ -64,13 +64,18 @@ class ScrubRecord(msgspec.Struct):
 
 
 class Scrubber:
-    """The scrub of one store. file: stores the position. hosted: the store's containers, unchanged from `start` to
+    """The scrub of one store. file: stores the position. registry: the store's containers, unchanged from `start` to
     `stop`. writers: their storage writers, by container number."""
 
     def __init__(
-        self, file: Path, hosted: Hosted, reader: SegmentReader, writers: Mapping[int, StorageWriter], runtime: Runtime
+        self,
+        file: Path,
+        registry: ContainerRegistry,
+        reader: SegmentReader,
+        writers: Mapping[int, StorageWriter],
+        runtime: Runtime,
     ) -> None:
-        self._file, self._hosted, self._reader = file, hosted, reader
+        self._file, self._registry, self._reader = file, registry, reader
         self._writers, self._runtime = writers, runtime
         self._record, self._is_loaded, self._saved_at = ScrubRecord(runtime.now_ms()), False, 0.0
         self._requested, self._unyielded = asyncio.Event(), 0  # bytes read since the last check for waiting appends
@@ -181,7 +186,7 @@ class Scrubber:
                 if self.running is not scrub_pass:
                     return
                 cursor.container, cursor.table, cursor.key = cursor.container + 1, 0, b""
-                if self._hosted.following(cursor.container) is None:
+                if self._registry.following(cursor.container) is None:
                     self._record.place = cursor = ScrubCursor(is_data=True)
             await self._pause(size, scrub_pass)
             if self.running is not scrub_pass:
@@ -247,7 +252,7 @@ class Scrubber:
 
     def _next(self, cursor: ScrubCursor) -> Container | None:
         """Return the container at the position, or the next one, if another store now owns that."""
-        container = self._hosted.following(cursor.container)
+        container = self._registry.following(cursor.container)
         if container is None:
             return None
         if container.number != cursor.container:
@@ -329,7 +334,7 @@ class Scrubber:
         self._unyielded += size_bytes
         if self._unyielded >= limits.SCRUB_YIELD_BYTES:
             self._unyielded = 0
-            if any(container.queue.size_bytes for container in self._hosted.all()):
+            if any(container.queue.size_bytes for container in self._registry.all()):
                 await asyncio.sleep(limits.SCRUB_YIELD_S)
         if self._runtime.monotonic() - self._saved_at >= limits.SCRUB_KEEP_S:
             self._writing = self._runtime.in_thread(_write, self._file, msgspec.json.encode(self._record))
@@ -345,7 +350,7 @@ class Scrubber:
                 raise ValueError("its checksum is wrong or missing")
             self._record = msgspec.json.decode(raw, type=ScrubRecord)
             if self._record.running is not None:  # else the position is unused
-                self._record.place.check(self._hosted.count)
+                self._record.place.check(self._registry.count)
         except FileNotFoundError:
             self._save()
         except (OSError, ValueError) as error:

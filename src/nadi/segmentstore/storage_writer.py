@@ -322,10 +322,10 @@ class StorageWriter:
             elif not await self._adopt(name, file, [carried, described]):
                 return False
             stored = ChunkStored(segment, offset, length, name, checksums)
-            await self._container.call(lambda frame: self._stored(frame, stored), own=True)
+            await self._container.call(lambda frame: self._record_stored(frame, stored), own=True)
             self._container.cache.drop(container, [extent for extent in extents if extent.frame is not None])
             self._fresh.add(segment)
-            self._container.counts.moved(length, was_in_log=extents[0].frame is not None)
+            self._container.counts.count_move(length, was_in_log=extents[0].frame is not None)
             return True
         finally:
             self._planned_here.discard(name)
@@ -373,7 +373,7 @@ class StorageWriter:
             position += extent.length
         return begins
 
-    def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
+    def _record_stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # look it up again: it may have been evicted meanwhile
         frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # this frees the log
 

@@ -8,8 +8,8 @@
     DIR/scrub                   the position of the weekly scrub
     DIR/tier2/                  the store, unless it is external: chunks, snapshots of the states, container records
 
-Callers in the same process use `InnerDoor`: one command in, its reply out. A read at a segment's end returns no data
-instead of waiting.
+Callers in the same process use `LocalCommands`: one command in, its reply out. A read at a segment's end returns no
+data instead of waiting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container, note_missing
-from nadi.segmentstore.container_registry import Hosted, Placement
+from nadi.segmentstore.container_registry import ContainerRegistry, Placement
 from nadi.segmentstore.counters import StoreCounters, StoreTracing
 from nadi.segmentstore.data_dir import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -52,7 +52,7 @@ from nadi.wire.commands import Command
 from nadi.wire.errors import error_reply
 
 
-class InnerDoor:
+class LocalCommands:
     """Executes commands of callers in the same process. container_of: returns a segment's container; reader: reads its
     bytes."""
 
@@ -190,8 +190,8 @@ class SegmentStore:
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
-        self._hosted = Hosted(count, map(self._container, parts), owner_of)
-        self.container_of = self._hosted.container_of
+        self._registry = ContainerRegistry(count, map(self._container, parts), owner_of)
+        self.container_of = self._registry.container_of
         if traces.active is not None:
             tracing = StoreTracing(traces.active)
             self.counts.on_frame, self.counts.on_read = tracing.frame, tracing.read
@@ -199,11 +199,11 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, self.cache, self._scheduler, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
-        self._service = SegmentService(self._hosted, self._reader, TokenCheck(tokens), runtime)
+        self._service = SegmentService(self._registry, self._reader, TokenCheck(tokens), runtime)
         self.scrub = self._service.scrub = Scrubber(
-            folder / "scrub", self._hosted, self._reader, self._writers, runtime
+            folder / "scrub", self._registry, self._reader, self._writers, runtime
         )
-        self._door = InnerDoor(self.container_of, self._reader, self._service)
+        self._local_commands = LocalCommands(self.container_of, self._reader, self._service)
         self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
         self._closed = False
         self._connections: dict[Connection, None] = {}  # in order of arrival
@@ -219,10 +219,10 @@ class SegmentStore:
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
             container.on_opened = partial(note_missing, container, self.chunks)
-        container.on_taken = self._taken_over if self._on_lost is None else partial(self._lost, container)
+        container.on_taken = self._on_taken_over if self._on_lost is None else partial(self._drop_lost, container)
         return container
 
-    def _taken_over(self) -> None:
+    def _on_taken_over(self) -> None:
         if self.chunks.claim is not None and self._lock.is_held():
             self.chunks.claim.overtaken()  # logs the reason
         self.taken.set()
@@ -233,11 +233,11 @@ class SegmentStore:
     @property
     def containers(self) -> list[Container]:
         """The containers that the store owns now, by number."""
-        return self._hosted.all()
+        return self._registry.all()
 
     def has(self, segment: str) -> bool:
         """Return whether the store owns the segment's container now."""
-        return self._hosted.has(segment)
+        return self._registry.has(segment)
 
     @property
     def storage_writers(self) -> list[StorageWriter]:
@@ -265,13 +265,13 @@ class SegmentStore:
         await self._move(partial(self._take, parts))
 
     async def _take(self, parts: ContainerParts) -> None:
-        assert parts.number not in self._hosted, "a container is acquired only once"
+        assert parts.number not in self._registry, "a container is acquired only once"
         self._coming = container = self._container(parts)
         try:
             await container.start()
         finally:
             self._coming = None
-        self._hosted.add(container)
+        self._registry.add(container)
         self._writers[container.number] = self._storage_writer(container)
         self._writers[container.number].start()
 
@@ -282,10 +282,10 @@ class SegmentStore:
         await self._move(partial(self._give_up, number))
 
     async def _give_up(self, number: int) -> None:
-        owner = self._hosted.owner_of(number)
-        if number not in self._hosted:
+        owner = self._registry.owner_of(number)
+        if number not in self._registry:
             raise ClosedError(f"this store no longer owns container {number}: it was lost or released before")
-        container = self._leaving[number] = self._hosted.remove(number)
+        container = self._leaving[number] = self._registry.remove(number)
         await self._writers.pop(number).stop()
         container.give_up(owner)
         await self._part_with(container, owner)
@@ -305,9 +305,9 @@ class SegmentStore:
 
     def _forsake(self, number: int) -> str:
         """Stop writing for the container, if it is here; return its owner."""
-        container, owner = self._leaving.get(number), self._hosted.owner_of(number)
-        if container is None and number in self._hosted:
-            container = self._leaving[number] = self._hosted.remove(number)
+        container, owner = self._leaving.get(number), self._registry.owner_of(number)
+        if container is None and number in self._registry:
+            container = self._leaving[number] = self._registry.remove(number)
         if container is not None:
             container.lose(owner)
         return owner
@@ -321,11 +321,11 @@ class SegmentStore:
                 await writer.stop()
             await self._part_with(container, owner)
 
-    def _lost(self, container: Container) -> None:
+    def _drop_lost(self, container: Container) -> None:
         """Drop a container that another server owns. One being acquired isn't here yet: its `start` raises the
         error."""
         number = container.number
-        if self._closed or (self._leaving.get(number) is not container and container not in self._hosted.all()):
+        if self._closed or (self._leaving.get(number) is not container and container not in self._registry.all()):
             return
         self._forsake(number)
         on_lost = self._on_lost
@@ -358,12 +358,12 @@ class SegmentStore:
             raise
 
     def _begin(self, move: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._moved(move), name="move")
+        task = asyncio.create_task(self._run_move(move), name="move")
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
         return task
 
-    async def _moved(self, move: Callable[[], Awaitable[None]]) -> None:
+    async def _run_move(self, move: Callable[[], Awaitable[None]]) -> None:
         """Run one move at a time, with the scrub stopped."""
         async with self._moves:
             if self._closed:
@@ -417,7 +417,7 @@ class SegmentStore:
 
     async def exchange(self, command: Command) -> Command:
         """Return the reply to a command of a caller in the same process."""
-        return await self._door.exchange(command)
+        return await self._local_commands.exchange(command)
 
     def forsake(self) -> None:
         """Abandon all pending writes from now on, as if the process were killed here. For stopping while the log

@@ -102,7 +102,7 @@ class Hold:
                     container.queue.is_held = True
                 for writer in self._store.storage_writers:
                     await self._turns.enter_async_context(writer.turns)
-                frozen = [await self._settled(*each) for each in self._each()]
+                frozen = [await self._freeze_container(*each) for each in self._each()]
         except BaseException as error:
             await self._unfreeze()
             if isinstance(error, TimeoutError):
@@ -121,7 +121,7 @@ class Hold:
     def _each(self) -> Iterable[tuple[Container, StorageWriter]]:
         return zip(self._store.containers, self._store.storage_writers, strict=True)
 
-    async def _settled(self, container: Container, writer: StorageWriter) -> HeldContainer:
+    async def _freeze_container(self, container: Container, writer: StorageWriter) -> HeldContainer:
         await container.call(lambda frame: None, own=True)  # requests in flight are durable
         await writer.move_everything()
         for frame in container.state.frames.values():  # frames whose bytes could not be moved

@@ -641,7 +641,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
         self.room_bytes = room_bytes
         monkeypatch.setattr(disk, "room_to_spare", lambda _: self.room_bytes)
-        monkeypatch.setattr("nadi.segmentstore.tier1.writer._LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr("nadi.segmentstore.tier1.writer._RETRY_S", 0.01)
 
 
 @in_either_thread

@@ -29,7 +29,7 @@ def test_small_frames_on_a_quick_disk() -> None:
     pace = WritePace(Clock())
     for _ in range(100):
         assert pace.is_quick(LOG_QUICK_FRAME_BYTES)
-        pace.took(QUICK_S)
+        pace.record(QUICK_S)
     assert not pace.is_quick(LOG_QUICK_FRAME_BYTES + 1)
 
 
@@ -39,7 +39,7 @@ def until_slow(pace: WritePace, clock: Clock, write_s: float = 0.005) -> int:
     count = 0
     while pace.is_quick(100):
         clock.now += write_s
-        pace.took(write_s)
+        pace.record(write_s)
         count += 1
     return count
 
@@ -61,7 +61,7 @@ def test_stalled_disk_is_retried_soon() -> None:
     clock.now += LOG_QUICK_PAUSE_S
     assert pace.is_quick(100)
     for _ in range(1000):
-        pace.took(QUICK_S)
+        pace.record(QUICK_S)
     clock.now += 1  # it was fast for longer than the pause
     for _ in range(3):
         until_slow(pace, clock)
@@ -87,7 +87,7 @@ def test_the_pause_grows_while_the_disk_is_found_slow() -> None:
 def test_a_single_slower_write_among_quick_ones_changes_nothing() -> None:
     pace = WritePace(Clock())
     for number in range(1000):
-        pace.took(0.1 if number % 50 == 0 else QUICK_S)
+        pace.record(0.1 if number % 50 == 0 else QUICK_S)
         assert pace.is_quick(100)
 
 
@@ -97,7 +97,7 @@ def test_a_single_slower_write_among_quick_ones_changes_nothing() -> None:
 def written(throttle: BackgroundThrottle, clock: Clock, count: int, took_s: float, size: int = 1_000) -> None:
     for _ in range(count):
         clock.now += 0.001
-        throttle.took(took_s, size)
+        throttle.record(took_s, size)
 
 
 def test_background_work_does_not_pause_at_idle_frame_times() -> None:

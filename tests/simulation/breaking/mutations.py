@@ -140,7 +140,7 @@ def reads_successors_before_all_that_they_follow() -> Iterator[None]:
 
 @contextmanager
 def releases_the_log_for_a_snapshot_on_its_way() -> Iterator[None]:
-    with mock.patch.object(Snapshotter, "sequence", property(lambda self: self._taken_sequence)):
+    with mock.patch.object(Snapshotter, "sequence", property(lambda self: self._copied_sequence)):
         yield
 
 

@@ -32,7 +32,7 @@ from nadi.segmentstore.tier1.log import (
     LogAddress,
     LogRange,
     PartRead,
-    each_by_itself,
+    read_each,
 )
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ class ChainLog:
         if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
             data = await self._objects.read(position, HEADER_BYTES + begin, size)
         if data is None or len(data) < size:
-            return await each_by_itself(self.read_at, parts)
+            return await read_each(self.read_at, parts)
         results: list[PartRead] = []
         for _, offset, length, checksum in parts:
             piece = data[offset - begin : offset - begin + length]

@@ -41,7 +41,7 @@ class BackgroundThrottle:
         self._quickest = (0.0, 0.0)  # of the previous period, and so far of this one
         self._turns_at = self._last_at = -_PERIOD_S
 
-    def took(self, seconds: float, payload_bytes: int) -> None:
+    def record(self, seconds: float, payload_bytes: int) -> None:
         """Report a frame's duration. Large frames are ignored: they are slow by themselves."""
         if payload_bytes > LOG_QUICK_FRAME_BYTES:
             return

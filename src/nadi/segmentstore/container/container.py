@@ -124,7 +124,7 @@ def report_failure(error: Exception, number: int, *, is_lost: bool) -> Unavailab
     return UnavailableError(f"the container could not write its log ({error}): try again")
 
 
-def still_closed(error: Exception, number: int, before: UnavailableError | None) -> UnavailableError:
+def report_closed(error: Exception, number: int, before: UnavailableError | None) -> UnavailableError:
     """Log why the container can't be reopened, unless the reason is unchanged; return the error for requests."""
     message = f"container {number} can't be reopened yet: {error}"
     if str(before) != message:
@@ -140,7 +140,7 @@ def log_capacity(number: int, *, full: bool) -> None:
         log.info("container %d: there is space for its log again", number)
 
 
-def unsure(answers: Answers) -> Answers:
+def mark_uncertain(answers: Answers) -> Answers:
     """Turn answers of requests that changed nothing into errors: another server may own the container, so results read
     from the state, including "exists" or "not found" errors, may be outdated."""
     refused = UnavailableError("another server may own this container by now: try again")
@@ -408,7 +408,7 @@ class Container:
             ref.address, checksums = await self.log.append(parts)
             self._is_appending = False
             stages.durable = self.monotonic()
-            self.throttle.took(stages.durable - ref.at, frame.size_bytes)
+            self.throttle.record(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in blob_writes)
@@ -417,10 +417,10 @@ class Container:
             self.cache.put_frame(self.number, sequence, extents, parts[1:], checksums)
             self.cache.put_blobs(self.number, blob_writes)
             self.state.durable(frame.touched.values())
-            self.counts.framed(frame.events, frame.appended_bytes, parts)
+            self.counts.count_frame(frame.events, frame.appended_bytes, parts)
             self.load.count(frame.appended, ref.at)
         elif not self.parts.may_answer():
-            answers = unsure(answers)
+            answers = mark_uncertain(answers)
         self._in_flight = []
         for request, result, error in answers:
             if error is None:
@@ -428,7 +428,7 @@ class Container:
             else:
                 request.failed(error)
         if frame.arrivals:
-            self.counts.wrote(self.number, sequence, stages, frame.arrivals)
+            self.counts.record_frame(self.number, sequence, stages, frame.arrivals)
         for record in frame.touched.values():
             record.waiters.wake()
             if record.deleted:
@@ -474,7 +474,7 @@ class Container:
         except FencedError as error:
             self._fail(error)
         except Exception as error:  # a full or failing disk, a damaged file, no threads: may be repaired
-            self._failure = still_closed(error, self.number, self._failure)
+            self._failure = report_closed(error, self.number, self._failure)
             self._wake.set()
         else:
             self._failure = None

@@ -267,7 +267,7 @@ class SegmentReader:
         if end > within:
             return memoryview(fetched.data)[within - begin : min(within + count, end) - begin]
         error = await self._damage(record, extent, within, fetched)
-        if not _is_there(record, extent) or offset < record.start_offset:
+        if not _is_current(record, extent) or offset < record.start_offset:
             return None
         container.damage.note(error)
         raise error
@@ -337,7 +337,7 @@ class SegmentReader:
         """Fetch an extent of the log or a separate file; also cache the next extents of the log, for a sequential
         reader."""
         extents = [extent]
-        if not extent.run and _is_there(record, extent):
+        if not extent.run and _is_current(record, extent):
             index = record.extent_index(extent.offset)
             extents = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
         results = await of_log(container, extents)
@@ -434,7 +434,7 @@ class SegmentReader:
                 fetched = results[0]
             if fetched.damaged:
                 error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
-                if not _is_there(record, extent):
+                if not _is_current(record, extent):
                     raise errors.NotFoundError(f"the bytes of {record.name} were moved or truncated")
                 container.damage.note(error)
                 raise error
@@ -454,7 +454,7 @@ def _bounded(length: int) -> int:
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 
-def _is_there(record: SegmentRecord, extent: Extent) -> bool:
+def _is_current(record: SegmentRecord, extent: Extent) -> bool:
     if record.deleted or not record.extents or extent.offset < record.extents[0].offset:
         return False
     return record.extents[record.extent_index(extent.offset)] is extent

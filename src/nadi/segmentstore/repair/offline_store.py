@@ -27,7 +27,7 @@ from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.tier1.blob_files import RunReader
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES, FrameCheck, FrameHeader, log_file_number
-from nadi.segmentstore.tier1.log import Frame, LogAddress, LogRange, PartRead, each_by_itself
+from nadi.segmentstore.tier1.log import Frame, LogAddress, LogRange, PartRead, read_each
 from nadi.segmentstore.tier1.reading import read_checked
 from nadi.segmentstore.tier1.recovery import (
     UNKNOWN,
@@ -167,7 +167,7 @@ class StoppedLog:
         return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
 
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
-        return await each_by_itself(self.read_at, parts)
+        return await read_each(self.read_at, parts)
 
     async def close(self) -> None:
         for file in self._files.values():

@@ -116,9 +116,9 @@ async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int,
     return skipped
 
 
-def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Rest:
+def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Fold:
     """Apply all readable frames, or only those before the first gap, if the log is cut there."""
-    fold = _Rest(StateMachine(metadata, time.monotonic()))
+    fold = _Fold(StateMachine(metadata, time.monotonic()))
     former = fold.state.sequence
     for _ in log.replay(former):  # to find the damage
         pass
@@ -134,7 +134,7 @@ def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Rest:
         fold.skipped.unsafe.append(f"{error.what}, and {error.why_not}")
     if fold.skipped.unsafe and log.first_sequence <= former + 1:  # else the log would be empty
         unsafe, gap = fold.skipped.unsafe, fold.skipped.frames[0][0]
-        fold = _Rest(StateMachine(metadata, time.monotonic()))
+        fold = _Fold(StateMachine(metadata, time.monotonic()))
         for frame in later:
             if frame.header.sequence < gap:
                 fold.take(frame)
@@ -161,7 +161,7 @@ def _write(metadata: ContainerMetadata, state: StateMachine) -> None:
             return
 
 
-class _Rest:
+class _Fold:
     """The fold over the readable frames of a log."""
 
     def __init__(self, state: StateMachine) -> None:
@@ -180,7 +180,7 @@ class _Rest:
         self.skipped.kept += bool(self.skipped.frames)
         address = LogAddress(header.sequence, header.number, header.offset + FRAME_HEADER_BYTES)
         frame = FrameRef(header.sequence, address, time.monotonic())
-        apply_frame(state, frame, readable.head(), readable.check, self._goes)
+        apply_frame(state, frame, readable.head(), readable.check, self._prepare_operation)
 
     def give_up(self, readable: ReadableFrame) -> None:
         """Count a frame as discarded; its number isn't reused."""
@@ -192,7 +192,7 @@ class _Rest:
         self.state.next_segment += FRAME_MAX_REQUESTS * (sequence - self.state.sequence)
         self.state.sequence = sequence
 
-    def _goes(self, operation: op.AnyOperation) -> bool:
+    def _prepare_operation(self, operation: op.AnyOperation) -> bool:
         """Substitute missing data before the operation; return whether it can then be applied."""
         if not self.skipped.frames:
             return True
@@ -204,11 +204,11 @@ class _Rest:
                     self.skipped.lost.append(f"{in_words(former.name)}: all that it had before it was recreated")
                     self._remove(former)
             case op.Append():
-                return self._append_goes(operation)
+                return self._prepare_append(operation)
             case op.Merge():
-                return self._merge_goes(operation)
+                return self._prepare_merge(operation)
             case op.TableUpdate():
-                return self._update_goes(operation)
+                return self._prepare_update(operation)
             case op.ChunkStored():
                 record = self.state.by_id(operation.segment)
                 if record is not None:
@@ -227,7 +227,7 @@ class _Rest:
                 return self.state.by_id(operation.segment) is not None
         return True
 
-    def _append_goes(self, operation: op.Append) -> bool:
+    def _prepare_append(self, operation: op.Append) -> bool:
         record = self.state.by_id(operation.segment)
         if record is None:
             self._unknown[operation.segment] = self._unknown.get(operation.segment, 0) + operation.length
@@ -242,7 +242,7 @@ class _Rest:
         self._lengths.add(record.id)
         return True
 
-    def _merge_goes(self, operation: op.Merge) -> bool:
+    def _prepare_merge(self, operation: op.Merge) -> bool:
         """Apply a merge only if its offset, which isn't in the log, is certain; else the merged data counts as lost."""
         target, source = self.state.by_id(operation.target), self.state.by_id(operation.source)
         self._unknown.pop(operation.source, None)
@@ -261,7 +261,7 @@ class _Rest:
             self._remove(source)
         return False
 
-    def _update_goes(self, operation: op.TableUpdate) -> bool:
+    def _prepare_update(self, operation: op.TableUpdate) -> bool:
         record = self.state.by_id(operation.segment)
         if record is None:
             self._unknown.setdefault(operation.segment, 0)

@@ -97,7 +97,7 @@ class Reads:
             return
         if self._scheduler.is_spent:
             self._is_due = True
-            self._scheduler.add(self._again)
+            self._scheduler.add(self._answer_later)
         else:
             self._scheduler.count(self._answer_some())
 
@@ -117,7 +117,7 @@ class Reads:
                 replies.close()
         if done >= limits.READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
-            self._scheduler.add(self._again)
+            self._scheduler.add(self._answer_later)
         return done
 
     def grow_replies(self) -> None:
@@ -125,7 +125,7 @@ class Reads:
         read."""
         self._reply_bytes = min(2 * self._reply_bytes, limits.READ_REPLY_MAX_BYTES)
 
-    def _again(self) -> int:
+    def _answer_later(self) -> int:
         self._is_due = False
         return self._answer_some()
 

@@ -1,4 +1,4 @@
-"""Sends a connection's replies and acknowledgements, no more than its peer receives and memory allows."""
+"""Sends a connection's replies and acknowledgements, as far as its peer reads them and memory allows."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container_registry import Hosted
+from nadi.segmentstore.container_registry import ContainerRegistry
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub import Scrubber
@@ -97,12 +97,14 @@ class TokenCheck:
 
 
 class SegmentService:
-    """Handles commands. hosted: the containers. reader: their bytes. access: checks tokens."""
+    """Handles commands. registry: the containers. reader: their bytes. access: checks tokens."""
 
-    def __init__(self, hosted: Hosted, reader: SegmentReader, access: TokenCheck, runtime: Runtime) -> None:
+    def __init__(
+        self, registry: ContainerRegistry, reader: SegmentReader, access: TokenCheck, runtime: Runtime
+    ) -> None:
         self.scrub: Scrubber | None = None  # set by the store
         self.access = access
-        self._hosted, self._container_of = hosted, hosted.container_of
+        self._registry, self._container_of = registry, registry.container_of
         self._reader, self._runtime = reader, runtime
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
             **{kind: partial(self._in_one_turn, answer) for kind, answer in segments.ANSWERS.items()},
@@ -117,7 +119,7 @@ class SegmentService:
 
     def handles(self, command: wire.Command) -> bool:
         """Return whether a connection may send the command. Commands that use the reserve come only through
-        `InnerDoor`, from a controller that frees more: else a peer could use it up on a server without tokens."""
+        `LocalCommands`, from a controller that frees more: else a peer could use it up on a server without tokens."""
         return type(command) in self._handlers and type(command) is not wire.UpdateTableToFreeRoom
 
     async def handle(self, command: Any) -> wire.Command:
@@ -159,7 +161,7 @@ class SegmentService:
     async def _locate(self, command: wire.LocateOffset) -> wire.Command:
         target = command.target_offset
 
-        def look(frame: FrameBuilder) -> tuple[int, int, Extent | None]:
+        def query(frame: FrameBuilder) -> tuple[int, int, Extent | None]:
             """Return the boundaries around the target, and the extent that contains it, if any."""
             record = find(frame.state, command.segment, SegmentKind.STREAM)
             if not record.start_offset < target < record.length:
@@ -170,7 +172,7 @@ class SegmentService:
             _, data = await self._reader.read(self._container_of(command.segment), command.segment, offset, length)
             return data
 
-        begin, end, holding = await self._turn(command.segment, look)
+        begin, end, holding = await self._turn(command.segment, query)
         if holding is None:
             return wire.OffsetLocated(command.request_id, command.segment, begin if target <= begin else end)
         async with self._reader.walks.places:
@@ -181,10 +183,10 @@ class SegmentService:
         return wire.OffsetLocated(command.request_id, command.segment, offset)
 
     async def _locate_chunks(self, command: wire.LocateChunks) -> wire.Command:
-        def look(frame: FrameBuilder) -> tuple[list[ChunkPart], bool]:
+        def query(frame: FrameBuilder) -> tuple[list[ChunkPart], bool]:
             return located(find(frame.state, command.segment, SegmentKind.STREAM), command.start, command.end)
 
-        parts, is_last = await self._turn(command.segment, look)
+        parts, is_last = await self._turn(command.segment, query)
         url, mark = await self._reader.location_of_chunks() if parts else ("", "")
         return wire.ChunksLocated(command.request_id, command.segment, url, mark, packed_parts(parts), is_last)
 
@@ -201,13 +203,13 @@ class SegmentService:
         entries: list[WireTableEntry] = []
         size_bytes = 0
 
-        def look(keys: Sequence[WireTableKey], frame: FrameBuilder) -> tuple[list[WireTableEntry], int]:
+        def query(keys: Sequence[WireTableKey], frame: FrameBuilder) -> tuple[list[WireTableEntry], int]:
             record = find(frame.state, command.segment, SegmentKind.TABLE)
             return table_segments.read(keys, size_bytes, frame.state, record)
 
         for begin in range(0, max(1, len(command.keys)), TABLE_READ_KEYS):
             keys = command.keys[begin : begin + TABLE_READ_KEYS]
-            read, size_bytes = await self._turn(command.segment, partial(look, keys))
+            read, size_bytes = await self._turn(command.segment, partial(query, keys))
             entries += read
         return wire.TableRead(command.request_id, command.segment, tuple(entries))
 
@@ -222,7 +224,7 @@ class SegmentService:
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
         if command.segment != LOAD_SEGMENT:
             raise errors.SegmentNotFoundError(command.segment)
-        pages = [each.load.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for each in self._hosted.all()]
+        pages = [each.load.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for each in self._registry.all()]
         loads = sorted(chain.from_iterable(pages), key=attrgetter("segment"))
         page = packed_loads(loads[:LOAD_PAGE_SEGMENTS])
         return wire.SegmentLoads(command.request_id, command.segment, page, len(loads) <= LOAD_PAGE_SEGMENTS)

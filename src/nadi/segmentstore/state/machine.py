@@ -160,7 +160,7 @@ class RecordCache:
                 del self._by_name[record.name]
 
 
-class HeldRuns:
+class BlobUsage:
     """The sizes of data stored only in separate files, by file number (`tier1.blob_files`). unused: files without such
     data, with the frame that released them: once no start replays that frame any more, they can be deleted."""
 
@@ -203,7 +203,7 @@ class StateMachine:
         self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time it became garbage
         self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
-        self.runs = HeldRuns()
+        self.runs = BlobUsage()
         self.large: dict[int, None] = {}  # segments with enough bytes in the log for a chunk
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id

@@ -51,7 +51,7 @@ Overlay = dict[bytes, tuple[int, bytes | None]]  # a table's newest entries: key
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
+def _mapped_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.DiskError as error:
@@ -73,7 +73,7 @@ def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) 
     counts: dict[str, int] = {}
     path = os.fsencode(file)
     with (
-        _explained(file),
+        _mapped_errors(file),
         lmdb.open(path, subdir=False, readonly=True, lock=False, max_dbs=len(TABLES)) as env,
     ):
         for table, seed in seeds_of(container).items():
@@ -111,7 +111,7 @@ class ContainerMetadata:
             os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
         finally:
             os.close(descriptor)
-        with _explained(folder):
+        with _mapped_errors(folder):
             self._env = lmdb.open(
                 os.fsencode(folder),
                 map_size=map_bytes,
@@ -197,7 +197,7 @@ class ContainerMetadata:
         """Write a compact copy of the state after the last commit; blocking, while no commit runs."""
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            with _explained(self.folder):
+            with _mapped_errors(self.folder):
                 self._env.copyfd(descriptor, compact=True)
         finally:
             os.close(descriptor)

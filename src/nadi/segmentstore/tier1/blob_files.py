@@ -57,7 +57,7 @@ class RunFile:
         self.segment, self.next_offset = segment, offset
         self.used_at = 0.0  # on the monotonic clock
         self.end = 0  # end of the whole blocks, written or being written
-        self.closed = False  # accepts no more runs
+        self.closed = False  # closed to further runs
         self._fd, self._size_bytes = fd, size_bytes
         self._lock = threading.Lock()  # guards the descriptor
         self._is_written = False  # a write is in progress, or about to start
@@ -163,7 +163,7 @@ class RunFile:
             os.close(fd)
 
     def shut(self) -> None:
-        """Accept no more runs; once no write is in progress, close the descriptor and free the unused space."""
+        """Refuse further runs; once no write is in progress, close the descriptor and free the unused space."""
         with self._lock:
             self.closed = True
             if not self._is_written:
@@ -338,7 +338,7 @@ class RunFiles(RunReader):
         return file
 
     def _end(self, file: RunFile) -> None:
-        """Accept no more runs for the file; it may be long until it is moved."""
+        """Refuse further runs for the file; it may be long until it is moved."""
         file.drop_carried()
         self.close_file(file)
 

@@ -34,8 +34,8 @@ from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, LogRange, PartRead
-from nadi.segmentstore.tier1.reading import read_checked, read_heads, read_near, some_of
-from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, LogReplay, passed_over, read_headers
+from nadi.segmentstore.tier1.reading import next_batch, read_checked, read_heads, read_near
+from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, LogReplay, abandoned_headers, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class WritePace:
     def is_quick(self, payload_bytes: int) -> bool:
         return payload_bytes <= limits.LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         self._average_s += (min(seconds, _MOST_S) - self._average_s) * _WEIGHT
         if self._average_s > limits.LOG_QUICK_WRITE_S:
             now = self._clock()
@@ -87,7 +87,7 @@ class FileLog:
         known = read_epoch(folder)
         known_id, former_epoch = known if known else (None, 0)
         if begins is not None:
-            headers, newest_epoch = passed_over(folder, known_id)
+            headers, newest_epoch = abandoned_headers(folder, known_id)
             former_epoch = max(former_epoch, newest_epoch, begins[1])
         else:
             headers = read_headers(folder, known_id)
@@ -172,7 +172,7 @@ class FileLog:
                 yield frame
 
     def _read_some(self, frames: Iterator[Frame]) -> asyncio.Future[list[Frame]]:
-        self._replaying = asyncio.get_running_loop().run_in_executor(None, some_of, frames)
+        self._replaying = asyncio.get_running_loop().run_in_executor(None, next_batch, frames)
         return self._replaying
 
     def _frames(self, after_sequence: int) -> Iterator[Frame]:
@@ -292,10 +292,10 @@ class FileLog:
         try:
             appended = self._writer.write(parts, self._next_sequence)
         except Exception as error:
-            self._failure = self._explained(error)
+            self._failure = self._mapped(error)
             raise self._failure from self._failure.__cause__
         self._next_sequence += 1
-        self._pace.took(time.perf_counter() - began)
+        self._pace.record(time.perf_counter() - began)
         return appended
 
     def _run(self) -> None:
@@ -306,7 +306,7 @@ class FileLog:
                 outcome = self._writer.write(parts, self._next_sequence)
                 self._next_sequence += 1
             except Exception as error:  # passed to the caller
-                self._failure = outcome = self._explained(error)
+                self._failure = outcome = self._mapped(error)
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 done.get_loop().call_soon_threadsafe(self._answer, done, outcome)
 
@@ -319,7 +319,7 @@ class FileLog:
         else:
             done.set_result(outcome)
 
-    def _explained(self, error: Exception) -> Exception:
+    def _mapped(self, error: Exception) -> Exception:
         if is_no_room(error):
             full = StorageFullError(f"no space for the log {self._name} ({error}): free space on its disk")
             full.__cause__ = error

@@ -142,7 +142,7 @@ class DurableLog(Protocol):
         """Wait for an append in flight, then close everything. Nothing is written."""
 
 
-async def each_by_itself(read_at: Callable[..., Awaitable[bytes]], parts: Sequence[LogRange]) -> list[PartRead]:
+async def read_each(read_at: Callable[..., Awaitable[bytes]], parts: Sequence[LogRange]) -> list[PartRead]:
     """Implement `read_parts` by `read_at` alone."""
     read: list[PartRead] = []
     for part in parts:

@@ -110,7 +110,7 @@ def read_heads(
     read_bytes = 0
     damages: list[CorruptLogError] = []
     while sequence < stop and read_bytes < most_bytes:
-        block = memoryview(_what_is_there(file, position, BLOCK_BYTES))
+        block = memoryview(_read_readable(file, position, BLOCK_BYTES))
         read_bytes += BLOCK_BYTES
         header = FrameHeader.decode(block, log_crc, file.number, position)
         if header is None or (header.sequence, header.epoch) != (sequence, file.epoch):
@@ -128,14 +128,14 @@ def read_heads(
         if sequence > after_sequence:
             size = FRAME_HEADER_BYTES + header.head_bytes
             if size > len(block):
-                block = memoryview(_what_is_there(file, position, size))
+                block = memoryview(_read_readable(file, position, size))
                 read_bytes += size
             if not header.check(block[:size], log_crc).head_is_whole:
                 problem = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
                 damages.append(CorruptLogError(str(file.path), position, problem))
             elif header.parts:
                 begin = FRAME_HEADER_BYTES + header.payload_bytes
-                table = _what_is_there(file, position + begin, header.content_bytes - begin)
+                table = _read_readable(file, position + begin, header.content_bytes - begin)
                 read_bytes += len(table)
                 if checksum_at(table, log_crc, file.number, position + begin) != header.table_crc:
                     problem = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
@@ -149,7 +149,7 @@ def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int)
     """Return the first header from `position` on of a frame between the two sequences, and the number of bytes read."""
     begin = position
     while position < file.end:
-        chunk = _what_is_there(file, position, MIB)
+        chunk = _read_readable(file, position, MIB)
         for header in headers_in(chunk, log_crc, file.number, position):
             if header.epoch == file.epoch and sequence < header.sequence < stop:
                 return header, position + len(chunk) - begin
@@ -157,7 +157,7 @@ def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int)
     return None, position - begin
 
 
-def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
+def _read_readable(file: LogFile, position: int, length: int) -> bytes:
     try:
         return os.pread(file.read_fd, length, position)
     except OSError as error:
@@ -166,7 +166,7 @@ def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
         return b""
 
 
-def some_of(frames: Iterator[Frame]) -> list[Frame]:
+def next_batch(frames: Iterator[Frame]) -> list[Frame]:
     """Return the next frames of a replay, up to a limit; empty at the end."""
     batch, size_bytes = [], 0
     for frame in frames:

@@ -184,7 +184,7 @@ def _all_headers(folder: Path, log_id: bytes | None, files: list[LogFile], in_us
     return Headers(folder, log_id, files, prepared, next_number)
 
 
-def passed_over(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
+def abandoned_headers(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
     """Return the headers of a log that restarts next to its old files, none in use, and the newest known epoch."""
     last = newest = 0
     for number, _, header in _each_header(folder):

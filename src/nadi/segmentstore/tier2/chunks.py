@@ -111,7 +111,7 @@ class ChunkStore:
         self.url = url  # without credentials, which come from the environment
         self._mark = ""
         self._is_alone = False  # inside a data folder
-        self._place, self._local, self._config = place, local, config or {}
+        self._chunk_place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, ContainerRecords] | None = None
 
@@ -198,7 +198,7 @@ class ChunkStore:
         """Return the store's unique id; created at the first call."""
         if not self._mark:
             await self._before_write()
-            await self._place.create(MARK, [self.runtime.unique().encode()])
+            await self._chunk_place.create(MARK, [self.runtime.unique().encode()])
             self._mark = bytes(await self.read(MARK, 0, MARK_BYTES)).decode()
         return self._mark
 
@@ -219,15 +219,15 @@ class ChunkStore:
         may be stored nevertheless, even later."""
         await self._before_write()
         if self._local is None:
-            await put_new(self._place, name, parts)
+            await put_new(self._chunk_place, name, parts)
         else:
-            await self._place.put_over(name, parts)
+            await self._chunk_place.put_over(name, parts)
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
         """`put` that replaces an object of that name. Raises as `put` and `check_ours`, as that object is lost."""
         await self.check_ours()
         await self._before_write()
-        await self._place.put_over(name, parts)
+        await self._chunk_place.put_over(name, parts)
 
     async def settle(self, name: str) -> None:
         """Make an object durable that a process may have stored without syncing before it was killed."""
@@ -264,7 +264,7 @@ class ChunkStore:
         missing. DiskReadError: its disk can't read it."""
         self._check_is_file(name)
         try:
-            return await self._place.read(name, position, length)
+            return await self._chunk_place.read(name, position, length)
         except FileNotFoundError:
             raise self._missing(name) from None
 
@@ -302,7 +302,7 @@ class ChunkStore:
         NotFoundError: the chunk is missing. UnavailableError: tier 2 doesn't answer."""
         self._check_is_file(name)
         try:
-            return ChunkDescription.decode(name, await self._place.read(name, length, None))
+            return ChunkDescription.decode(name, await self._chunk_place.read(name, length, None))
         except FileNotFoundError:
             raise self._missing(name) from None
         except DiskReadError:
@@ -323,21 +323,21 @@ class ChunkStore:
 
     def has(self, name: str) -> bool:
         """Return whether an object of that name exists; blocking."""
-        return self._place.has(name)
+        return self._chunk_place.has(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """`listed`; blocking."""
-        return self._place.sizes(prefix)
+        return self._chunk_place.sizes(prefix)
 
     def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         """Yield all objects in a folder and its subfolders, in pages, unordered; the folder "" is the entire store."""
-        return self._place.pages(folder)
+        return self._chunk_place.pages(folder)
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""
         await self._before_write()
-        await self._place.rename(name, new)
+        await self._chunk_place.rename(name, new)
 
     async def delete(self, name: str) -> None:
         await self._before_write()
-        await self._place.delete(name)
+        await self._chunk_place.delete(name)

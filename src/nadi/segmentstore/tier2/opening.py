@@ -37,7 +37,7 @@ def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: 
     missing now."""
     if not store.url:
         return ChunkStore.in_folder(folder / TIER2, runtime)
-    _check_there(folder, store)
+    _check_mounted(folder, store)
     return ChunkStore.at(store.url, runtime, options, StoreClaim(folder, store, options, runtime))
 
 
@@ -48,7 +48,7 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
     UnavailableError: it doesn't answer. Else raises as `chunks_of`."""
     store = find(folder).store
     if store is not None and store.is_elsewhere:
-        _check_there(folder, store)
+        _check_mounted(folder, store)
         chunks = ChunkStore.from_url(store.url, **store.options)
         if not chunks.has(NAME):
             raise StoreError(missing_store(folder, store.url))
@@ -126,7 +126,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     return url
 
 
-def _check_there(folder: Path, store: StoreFile) -> None:
+def _check_mounted(folder: Path, store: StoreFile) -> None:
     elsewhere = folder_of(store.url)
     if elsewhere is not None and store.is_elsewhere and not elsewhere.is_dir():
         raise UnavailableError(
