@@ -149,11 +149,11 @@ def test_report_names_holders(manager: StreamManager) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("policy", "value"),
     [
-        (RetentionPolicy.by_size(10, 5), "raise the maximum"),
-        (RetentionPolicy.by_time(-1), "no negative milliseconds"),
-        (RetentionPolicy.by_size(0), "keeps nothing"),
+        (RetentionPolicy.by_size(10, 5), "maximum"),
+        (RetentionPolicy.by_time(-1), "milliseconds"),
+        (RetentionPolicy.by_size(0), "0 bytes"),
         (RetentionPolicy.by_time(1, by_event_time=True), "event time"),
     ],
 )
