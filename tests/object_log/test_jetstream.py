@@ -151,7 +151,7 @@ async def test_the_largest_object_fits(engine: OwnEngine) -> None:
     ("setting", "message"),
     [
         ({"discard": "old"}, "discard new messages"),
-        ({"max_age": 3_600_000_000_000}, "maximum age"),
+        ({"max_age": 3_600_000_000_000}, "age of messages"),
         ({"storage": "memory"}, "storage must be file"),
         ({"retention": "workqueue"}, "retention must be limits"),
         ({"subjects": ["LOG.>", "more"]}, "its subjects must be LOG.>"),

@@ -115,7 +115,7 @@ async def test_a_store_that_is_busy_broken_or_full(s3: FakeS3) -> None:
         ("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>", RefusedError, "clock is wrong"),
         ("status code: 301 Moved: <Code>PermanentRedirect</Code>", RefusedError, "region and endpoint"),
         ("status code: 501 Not Implemented: <Code>NotImplemented</Code>", RefusedError, "rejected the request"),
-        ("GET http://169.254.169.254/latest failed: status code: 403", RefusedError, "no credentials"),
+        ("GET http://169.254.169.254/latest failed: status code: 403", RefusedError, "credentials are missing"),
         ("error decoding response body", UnavailableError, "error decoding response body"),
     ],
 )

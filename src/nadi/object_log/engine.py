@@ -35,7 +35,7 @@ class LogEngine(Protocol):
         """Store `parts`, end to end, if the name is free; only the first caller succeeds. StorageFullError: no space.
 
         True: this call stored them, durably. False: the name is taken or being stored, or the store mistook this call's
-        own earlier attempt for another's: only reading the object tells.
+        own earlier attempt for another's: read the object to find out.
         """
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
@@ -75,7 +75,7 @@ class Registry(Protocol):
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         """Set the value if the name still has that version (None: no value); return the new version.
 
-        None: refused, or this call's own earlier attempt was mistaken for another's: only `get` tells which.
+        None: refused, or this call's own earlier attempt was mistaken for another's: call `get` to find out.
         """
 
     async def put(self, name: str, value: bytes) -> str:

@@ -97,14 +97,14 @@ async def map_errors(what: str, work: Awaitable[T], secrets: tuple[str, ...]) ->
         return await work
     except FOREIGN as error:
         problem = told(what, error, secrets)
-    raise problem  # here, so that it has no context, which would be logged
+    raise problem  # here, without the original error as context, which would be logged
 
 
 def told(what: str, error: Exception, secrets: tuple[str, ...]) -> UnavailableError:
     text = str(error)
     if _CREDENTIALS_SERVERS.search(text):
         return RefusedError(
-            f"the object store can't {what}: this machine has no credentials; set the environment variables of the "
+            f"the object store can't {what}: credentials are missing; set the environment variables of the "
             "store, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     status_match, code_match, message_match = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)

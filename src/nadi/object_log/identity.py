@@ -130,7 +130,7 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     by another version, or the store refuses. UnavailableError: it doesn't respond for a long time."""
     cluster = await patiently(f"read {NAME}", lambda: read_cluster(engine), runtime)
     if cluster is None:
-        raise StoreError(f"{NAME} isn't in this store, so it has no cluster: correct the URL")
+        raise StoreError(f"{NAME} isn't in this store, so it isn't a cluster's: correct the URL")
     if cluster.log is not None and cluster.log.name == FOLDER_LOG:
         raise StoreError("the store belongs to a data folder, not to a cluster: correct the URL")
     return cluster
@@ -180,7 +180,7 @@ async def _log_id(log: OwnLog, runtime: Runtime) -> str:
 
 
 async def check_its_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
-    """Raise StoreError unless the log is the one that the cluster was created with. Nothing is written."""
+    """Raise StoreError unless the cluster was created with this log. Nothing is written."""
     data = await _get(log.engine, _LOG_ID, runtime)
     if cluster.log is None or data is None or data.decode() != cluster.log.id:
         raise StoreError(

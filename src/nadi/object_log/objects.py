@@ -1,6 +1,6 @@
 """Object stores as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
 
-Requests are never retried here: a second attempt would meet the first one's object and be told that it exists. A
+Requests are never retried here: a second attempt would find the first one's object and fail. A
 registry's versions are ETags, which all stores list. GCS compares generations instead, which its listings lack: there,
 compare-and-set first looks up the generation that has the ETag.
 """

@@ -28,7 +28,7 @@ _LOG_ADVICE = "It can't hold a cluster's log: check that these servers are NATS 
 
 
 async def prove(engine: LogEngine, registry: Registry | None, runtime: Runtime) -> None:
-    """Prove that the store honours conditions, returns, lists and deletes what was stored. Takes about 30 requests.
+    """Prove that the store honours conditions, and returns, lists and deletes stored objects. Takes about 30 requests.
 
     Also logs a warning if the store keeps old versions of deleted objects. registry: None for a store that holds only a
     log. StoreError: the store violates a guarantee, or refuses; the message says how to fix it. UnavailableError: it

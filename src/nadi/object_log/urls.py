@@ -64,7 +64,7 @@ def check_shared(url: str) -> None:
     """Raise InvalidArgumentError unless that store can hold a cluster."""
     if urlsplit(url).scheme == HDFS:
         raise InvalidArgumentError(
-            f"{url}: HDFS can't be the store of a cluster, because it has no conditional writes: use file://, "
+            f"{url}: HDFS can't be the store of a cluster, because it lacks conditional writes: use file://, "
             f"{', '.join(f'{name}://' for name in REMOTE)}, or use HDFS with --tier2 for the chunks of one server"
         )
 
@@ -92,4 +92,4 @@ def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> Re
         problem = InvalidArgumentError(f"{url}: {without_secrets(str(error), secrets)}")
     else:
         return RemoteStore(store, scheme, secrets)
-    raise problem  # here, so that it has no context: its message may contain credentials
+    raise problem  # here, without the original error as context, whose message may contain credentials

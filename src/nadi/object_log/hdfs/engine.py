@@ -1,14 +1,14 @@
 """HDFS as `LogEngine` and `Registry`, for a data folder's claim to its store; it holds no log.
 
-HDFS has no compare-and-set: a value is a folder whose files are its versions.
+HDFS lacks compare-and-set: a value is a folder whose files are its versions.
 
     containers/0/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
 
 The last version is the value. A set renames a new file to the next number, which HDFS refuses if another set was
 faster. Numbers only grow: a late set finds its number taken, or creates a file below the last version, which is never
 read; the late set notices that when it reads the versions again. The first version stays as long as the value exists:
-its random digits tell this value's files from those of late sets to a deleted value of the same name. Versions in
-between are removed.
+its random digits distinguish this value's files from those of late sets to a deleted value of the same name. Versions
+in between are removed.
 
 The folder with the first version is created elsewhere and renamed into place, which HDFS also refuses if it exists.
 """

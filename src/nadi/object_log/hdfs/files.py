@@ -273,7 +273,7 @@ def _kind(error: BaseException, kind: str, java: str, detail: str) -> tuple[type
             "permission denied; make this server's HDFS user the owner of the folder, or set HADOOP_USER_NAME"
         )
     if kind in _KERBEROS:
-        return RefusedError, "it requires Kerberos, and this machine has no valid ticket; run kinit"
+        return RefusedError, "it requires Kerberos, and the ticket here is missing or invalid; run kinit"
     if "erasure-coded" in detail:
         return RefusedError, "files in an erasure-coded folder can't be synced; use a replicated folder"
     if "configured minimum value" in detail:
@@ -353,7 +353,7 @@ def connect(where: HdfsLocation) -> Client:
     except (RuntimeError, OSError, ElementTree.ParseError) as error:
         if _NO_SERVICE in str(error):
             raise InvalidArgumentError(
-                f"{where.nodes} has no port and isn't a name service in HADOOP_CONF_DIR/hdfs-site.xml: correct the URL"
+                f"{where.nodes} lacks a port and isn't a name service in HADOOP_CONF_DIR/hdfs-site.xml: correct the URL"
             ) from None
         reason = re.sub(r"\s+", " ", str(error))[:300]
         raise InvalidArgumentError(f"Hadoop's configuration in HADOOP_CONF_DIR is invalid: {reason}") from None

@@ -37,7 +37,7 @@ class JetStreamConnection:
     """Connection that reopens itself.
 
     largest_bytes: size of the largest message, headers included; servers with a lower limit are rejected. All requests
-    raise UnavailableError if there is no answer in time; they may still be carried out, now or later. what: as in "NATS
+    raise UnavailableError on timeout; they may still be carried out, now or later. what: as in "NATS
     can't store log/0/1".
     """
 
@@ -103,7 +103,7 @@ class JetStreamConnection:
         except errors.MaxPayloadError:
             raise RefusedError(f"NATS can't {what}: max_payload of its servers is too small; raise it") from None
         except errors.NoRespondersError:
-            raise UnavailableError(f"NATS can't {what}: its stream has no leader; will be retried") from None
+            raise UnavailableError(f"NATS can't {what}: its stream lacks a leader; will be retried") from None
         except errors.Error as error:
             reason = (client.last if client is not None else "") or _one_line(error)
             raise UnavailableError(f"NATS can't {what}: the connection broke ({reason}); will be retried") from None
@@ -164,7 +164,7 @@ def require(what: str, response: T | Problem) -> T:
 EXISTS = 10071  # the subject has a message already
 NOT_THERE = 10037  # no message has that subject
 NO_STREAM = 10059
-NOT_CLUSTERED = 10074  # a single server has no replicas
+NOT_CLUSTERED = 10074  # a single server can't have replicas
 TAKEN = 10058  # a different stream has that name
 CONSUMER_GONE = 10014
 _UNDECIDED = 10164  # as 10071, but the conflicting message isn't stored yet and may never be
@@ -240,7 +240,7 @@ class _NatsConnection(NatsClient):
         except (errors.Error, OSError, TimeoutError) as error:
             problem = self._connect_error(error)
         if problem is not None:
-            raise problem  # here, so that it has no context
+            raise problem  # here, without context
 
     async def ask(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Msg:
         """Send a request. The caller sets the timeout: with its own, the library may swallow a cancellation."""

@@ -1,5 +1,5 @@
 """A `LogEngine` over a JetStream stream. An object is a message with its own subject, published on the condition that
-the subject has no message. Messages never change, and only `delete` removes them.
+the subject is empty. Messages never change, and only `delete` removes them.
 
 All requests go to the stream's leader, because other servers may lag. Its answers carry messages in base64, which costs
 2 ms per MiB; with 32 reads at a time, as in a walk of the log, 1,000 frames take a fifth of a second.
@@ -195,7 +195,7 @@ class JetStreamEngine:
                     raise failed
 
     def _subject(self, name: str) -> str:
-        """Return a name's subject, unique because names have no underscores."""
+        """Return a name's subject, unique because names can't contain underscores."""
         check_name(name)
         return f"{self._stream}.{name.replace('.', '_').replace('/', '.')}"
 
@@ -288,14 +288,14 @@ def _problems(config: StreamSettings, where: JetStreamLocation, largest_bytes: i
         (config.retention == "limits", f"its retention must be limits, not {config.retention}"),
         (config.storage == "file", f"its storage must be file, not {config.storage}"),
         (config.discard == "new", "it must discard new messages, not old ones, when it is full"),
-        (config.max_age == 0, "it must have no maximum age"),
-        (not config.allow_msg_ttl, "its messages must have no TTL"),
+        (config.max_age == 0, "it must not limit the age of messages"),
+        (not config.allow_msg_ttl, "it must not allow message TTLs"),
         (config.max_msgs_per_subject <= 0, "it must not limit the messages per subject"),
         (config.max_msg_size <= 0 or config.max_msg_size >= largest_bytes, "it must not limit the message size"),
         (not config.sealed and not config.deny_purge, "it must allow purging"),
         (not config.no_ack, "it must acknowledge"),
         (config.persist_mode in (None, "", "default"), f"it must not persist {config.persist_mode}"),
-        (config.mirror is None and not config.sources, "it must have no mirror or sources"),
+        (config.mirror is None and not config.sources, "it must not have a mirror or sources"),
         (config.subject_transform is None, "it must not transform subjects"),
         (
             where.replicas is None or config.num_replicas >= where.replicas,
