@@ -114,7 +114,7 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
     assert (shown[0]["output"], shown[0]["stopped"]) == (f"{nadi_scope}/out", True)
     assert "0 outputs" in await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked")
     assert "deleted function" in await nadi_command(nadi_server, *delete)
-    assert "no functions yet" in await nadi_command(nadi_server, "function", "list", nadi_scope)
+    assert "No functions" in await nadi_command(nadi_server, "function", "list", nadi_scope)
 
 
 def test_what_has_no_effect_or_is_missing_is_an_error() -> None:
