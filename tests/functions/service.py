@@ -53,7 +53,7 @@ def as_bytes(event: BaseCloudEvent) -> bytes:
 
 def decoded(headers: dict[str, str], body: bytes) -> list[BaseCloudEvent]:
     if headers.get("content-type", "").startswith("application/cloudevents-batch+json"):
-        return [JSONFormat().read(None, json.dumps(one)) for one in json.loads(body)]
+        return [JSONFormat().read(None, json.dumps(event)) for event in json.loads(body)]
     return [from_http_event(HTTPMessage(headers, body))]
 
 

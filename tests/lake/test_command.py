@@ -38,7 +38,7 @@ def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Met
         env={**os.environ, "NADI_CONTROLLER": uri},
     )
     try:
-        until(lambda: [one.state for one in meters.status().writers] == ["level"])
+        until(lambda: [writer.state for writer in meters.status().writers] == ["level"])
         meters.write(21, 26)
         until(lambda: meters.status().rows == 23)
         refused = command(uri, "delete", meters.scope, "meters-lake", "--yes")

@@ -78,9 +78,9 @@ def test_splits_of_one_file_have_its_rows_once_up_to_any_cut(meters: Meters) -> 
         whole = meters.union(at=at, columns=["wh", "_offset", "_segment_id"])
         for count in (1, 2, 3, 50):
             splits = pickle.loads(pickle.dumps(whole.splits(count)))
-            of_table = [one for one in splits if one.table is not None]
+            of_table = [split for split in splits if split.table is not None]
             assert len(of_table) == min(count, GROUPS)
-            assert sorted(place for one in splits for place in places(one)) == meters.in_stream(at)[0]
+            assert sorted(place for split in splits for place in places(split)) == meters.in_stream(at)[0]
 
 
 @pytest.mark.usefixtures("in_groups")

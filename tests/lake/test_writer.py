@@ -218,7 +218,7 @@ def test_unavailable_catalog_is_retried(meters: Meters) -> None:
     thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stopping": stopping})
     thread.start()
     try:
-        until(lambda: [one.state for one in meters.status().writers] == ["waiting"])
+        until(lambda: [writer.state for writer in meters.status().writers] == ["waiting"])
         assert "catalog" in meters.status().trouble
         away.replace(catalog)  # atomically: between two steps the writer would create a new one
         until(lambda: meters.status().behind_bytes == 0)

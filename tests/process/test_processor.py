@@ -343,4 +343,4 @@ def test_the_example_makes_each_alarm_once_though_its_workers_are_killed(server:
                 worker.wait()
         end = manager.stream_info("home", "alarms").tail
         alarms = [json.loads(event.data) for event in manager.read_events("home", "alarms", end=end)]
-    assert Counter(one["room"] for one in alarms) == +expected
+    assert Counter(alarm["room"] for alarm in alarms) == +expected

@@ -82,7 +82,7 @@ class Standing:
 
     async def stored(self) -> list[str]:
         """Return the names of all stored queries, listed or not."""
-        return [one.name for one in await (await self.records()).queries()]
+        return [query.name for query in await (await self.records()).queries()]
 
     async def records(self) -> MatcherRecords:
         return MatcherRecords(self.queries._definitions, await self.queries.get("logs"))
@@ -97,7 +97,7 @@ class Standing:
         return [msgspec.json.decode(one) for one in await self.logs.read_all("hits")]
 
     async def found(self, query: str) -> list[int]:
-        return [one["event"]["ms"] for one in await self.hits() if one["query"] == query]
+        return [hit["event"]["ms"] for hit in await self.hits() if hit["query"] == query]
 
 
 def check(actual: list[int], expected: list[int], keys: int = 16) -> None:

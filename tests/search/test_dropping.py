@@ -51,7 +51,7 @@ async def test_drop_killed_is_repeatable(logs: Indexed, monkeypatch: pytest.Monk
         with pytest.raises(ConnectionError):
             await logs.indexes.drop("logs")
     assert logs.objects() != []
-    assert [one.is_dropped for one in await logs.indexes.list()] == [True]
+    assert [index.is_dropped for index in await logs.indexes.list()] == [True]
     for ask in (search.query, logs.search, logs.status, lambda: logs.start()[1], lambda: logs.indexes.stop("logs")):
         with pytest.raises(IndexNotFoundError):
             await ask()
@@ -154,7 +154,7 @@ async def test_unreadable_index_is_listed_and_deletable(logs: Indexed, says_wher
     assert held is not None
     newer = msgspec.json.encode(msgspec.json.decode(held.value) | {"fields": {"message": "text"}})
     await changed(logs, b"index/logs", newer if says_where else b"\xff{")
-    assert [one.stream for one in await logs.indexes.list()] == ["unfit"]
+    assert [index.stream for index in await logs.indexes.list()] == ["unfit"]
     (bad,) = await logs.indexes.unreadable()
     assert bad.name == "logs"
     assert f"`nadi search delete {logs.scope} logs`" in bad.problem
@@ -204,7 +204,7 @@ async def test_unreadable_standing_query_is_listed_and_removable(logs: Indexed) 
     found = await queries.create("logs", "hits", fields="message:text")
     two = (await queries.add("logs", {"one": "a", "two": "b"}))[1]
     await changed(logs, f"standing-query/logs/{found.id}/{two.key}".encode(), b"\x81\xa1a\x01")
-    assert [one.name for one in await queries.list("logs")] == ["one"]
+    assert [query.name for query in await queries.list("logs")] == ["one"]
     assert (await queries.status("logs")).queries == 2
     (bad,) = await queries.unreadable("logs")
     assert bad.name == "two"

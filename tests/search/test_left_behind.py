@@ -129,7 +129,7 @@ async def test_clean_lists_and_deletes_orphaned_shards(logs: Indexed) -> None:
     kept = {path for path in logs.objects() if left.folder not in str(path)}
     assert 0 < left.shards == len(logs.objects()) - len(kept) - 1
     rows = await logs.json("search", "clean", "--index", where, "--dry-run")
-    assert [(one["stream"], one["bytes"]) for one in rows] == [("logs", left.size_bytes)]
+    assert [(row["stream"], row["bytes"]) for row in rows] == [("logs", left.size_bytes)]
     asked = await logs.run("search", "clean", "--index", where, stdin=b"n\n", code=1)
     assert f"{left.shards:,}" in asked.stdout
     assert len(logs.objects()) > len(kept)

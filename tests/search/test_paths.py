@@ -149,7 +149,10 @@ def test_standing_queries_find_events_by_names_with_dots(
         queries.add("otlp", {name: text})
     search.match("home", "otlp", server.controller_uri)
     end = manager.cuts("home", "hits").tail()
-    assert {json.loads(one.data)["query"] for one in manager.read_events("home", "hits", end=end)} == {"shop", "day"}
+    assert {json.loads(event.data)["query"] for event in manager.read_events("home", "hits", end=end)} == {
+        "shop",
+        "day",
+    }
     assert list(queries.status("otlp").having.values()) == [1, 1, 0]
     queries.drop("otlp")
 

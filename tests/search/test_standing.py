@@ -35,7 +35,7 @@ async def test_matcher_writes_hits_of_new_events(watched: Standing) -> None:
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "done"])
-async def test_indexer_killed_between_steps_indexes_once(watched: Standing, step: str) -> None:
+async def test_matcher_killed_between_steps_matches_once(watched: Standing, step: str) -> None:
     logs = watched.logs
     await watched.create({"threes": "group3", "all": "*"})
     ends: dict[str, dict[str, int]] = {}  # by query, the begun position of each segment when it joined
@@ -44,7 +44,9 @@ async def test_indexer_killed_between_steps_indexes_once(watched: Standing, step
         await watched.crash(step)
         await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than the begun batches
         segments = (await watched.progress()).segments.values()
-        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.reached for one in segments}
+        ends[f"late{first}"] = {
+            segment_name(logs.scope, "logs", segment.segment_id): segment.reached for segment in segments
+        }
     async with watched.running():
         await write(logs, 150, 200)
         await watched.matched()
@@ -128,7 +130,7 @@ async def test_queries_are_removed(watched: Standing) -> None:
         await write(logs, 0, 20)
         await watched.matched()
         await watched.queries.remove("logs", ["one"])
-        assert [one.name for one in await watched.queries.list("logs")] == ["two"]
+        assert [query.name for query in await watched.queries.list("logs")] == ["two"]
         await write(logs, 20, 40)
         await watched.matched()
         await watched.queries.add("logs", {"one": "group3"})  # another query of that name
@@ -183,8 +185,8 @@ async def test_large_events_and_many_hits(watched: Standing) -> None:
         await watched.matched()
     hits = await watched.hits()
     assert len(hits) == 2_400
-    assert {one["event"] is None for one in hits if one["offset"] == 0 and one["query"] == "q1"} <= {True, False}
-    assert sum(one["event"] is None for one in hits) == 1_200
+    assert {hit["event"] is None for hit in hits if hit["offset"] == 0 and hit["query"] == "q1"} <= {True, False}
+    assert sum(hit["event"] is None for hit in hits) == 1_200
 
 
 async def test_create_invalid_standing_query_fails(watched: Standing) -> None:
@@ -208,5 +210,5 @@ async def test_create_invalid_standing_query_fails(watched: Standing) -> None:
     for name, text in (("x", "("), ("x", "nothing:5"), ("x", "_since:head a"), ("x y", "a"), ("", "a")):
         with pytest.raises(InvalidArgumentError):
             await queries.add("logs", {name: text})
-    assert [one.name for one in await queries.list("logs")] == ["a"]
+    assert [query.name for query in await queries.list("logs")] == ["a"]
     assert await queries.add("logs", {}) == []

@@ -237,7 +237,7 @@ async def test_add_same_name_between_batches_fails(watched: Standing, monkeypatc
     assert await watched.stored() == ["c"]
     assert (await watched.progress()).removed == {}
     await watched.queries.add("logs", dict.fromkeys("abd", "group3"))
-    assert [one.name for one in await watched.queries.list("logs")] == ["a", "b", "c", "d"]
+    assert [query.name for query in await watched.queries.list("logs")] == ["a", "b", "c", "d"]
 
 
 async def test_add_same_name_concurrently_fails(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ async def test_add_same_name_concurrently_fails(watched: Standing, monkeypatch: 
     monkeypatch.setattr(adding, "_check", other_after_check)
     with pytest.raises(AlreadyExistsError):
         await watched.queries.add("logs", {"a": "group3", "b": "group3"})
-    assert [(one.name, one.text) for one in await watched.queries.list("logs")] == [("a", "*")]
+    assert [(query.name, query.text) for query in await watched.queries.list("logs")] == [("a", "*")]
     assert await watched.stored() == ["a"]
 
 
@@ -283,7 +283,7 @@ async def test_add_too_slow_raises_conflict_error(
     assert await watched.queries.list("logs") == []
     monkeypatch.undo()
     await watched.queries.add("logs", {"a": "*"})
-    assert [(one.name, one.text) for one in await watched.queries.list("logs")] == [("a", "*")]
+    assert [(query.name, query.text) for query in await watched.queries.list("logs")] == [("a", "*")]
     assert await watched.stored() == ["a"]
 
 
