@@ -38,7 +38,7 @@ from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.data_dir import FolderLock
 from nadi.segmentstore.store import SegmentStore
-from nadi.shutdown import Ending, end_within
+from nadi.shutdown import ShutdownSteps, end_within
 from nadi.standalone import assembly, clustered, server
 from nadi.standalone.clustered import ClusterServer
 from nadi.standalone.server import Server
@@ -68,7 +68,7 @@ async def test_step_that_never_ends_is_abandoned(hangs: Callable[[], object], ca
     async def does(what: str) -> None:
         done.append(what)
 
-    async with Ending() as first:
+    async with ShutdownSteps() as first:
         first.step("the store", lambda: does("store"), SHORT_S, after_all=True)
         first.step("the cache", lambda: does("cache"), SHORT_S)
         first.step("a door", hangs, SHORT_S)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ async def test_object_of_an_abandoned_step_is_abandoned(fails: bool) -> None:
     async def used() -> None:
         done.append("used")
 
-    ending = Ending()
+    ending = ShutdownSteps()
     ending.step("what it uses", used, 60.0, after_all=True)
     ending.step("the store", close, 60.0)
     stop = asyncio.create_task(ending.aclose())
@@ -118,7 +118,7 @@ async def test_a_step_that_an_earlier_one_has_cancelled_ends_nothing_else(caplog
     async def closes() -> None:
         done.append("store")
 
-    async with Ending() as ending:
+    async with ShutdownSteps() as ending:
         ending.step("the store", closes, SHORT_S)
         ending.step("the door", close, SHORT_S)
         ending.step("both doors", close, SHORT_S)  # which cancels what the next one waits for
@@ -222,13 +222,13 @@ async def test_folder_server_always_stops(
 async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if each step takes all of its time, and then ignores its cancellation."""
     limits: dict[str, float] = {}
-    step = Ending.step
+    step = ShutdownSteps.step
 
-    def spied(self: Ending, what: str, end: Any, limit_s: float, *, after_all: bool = False) -> None:
+    def spied(self: ShutdownSteps, what: str, end: Any, limit_s: float, *, after_all: bool = False) -> None:
         limits[what] = limit_s + shutdown._CANCELLED_S
         step(self, what, end, limit_s, after_all=after_all)
 
-    monkeypatch.setattr(Ending, "step", spied)
+    monkeypatch.setattr(ShutdownSteps, "step", spied)
     one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     await one.stop()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerPorts:
     """The server's ports.
 
     controller: "host:port" of gRPC. endpoint_of: returns host and port of a segment's store; None means that the
@@ -53,7 +53,7 @@ class OwnClients:
     answer_s: request timeout. door: None until the server's ports are open. ended: called with each closed client.
     """
 
-    def __init__(self, answer_s: float, door: Door | None = None) -> None:
+    def __init__(self, answer_s: float, door: ServerPorts | None = None) -> None:
         self.door = door
         self.ended: list[Callable[[StreamManager], object]] = []
         self._answer_s = answer_s
@@ -124,7 +124,7 @@ class OwnClients:
         task.add_done_callback(self._closing.discard)
 
 
-def _client(door: Door, authorization: str, answer_s: float) -> StreamManager:
+def _client(door: ServerPorts, authorization: str, answer_s: float) -> StreamManager:
     """Create a client that ignores credentials in the environment, and locates segments through `door` if possible,
     whatever address is advertised."""
     from nadi.client.aio import StreamManager

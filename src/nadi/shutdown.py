@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 _CANCELLED_S = 0.5  # for a cancelled step to end
 
 
-class Ending(AsyncExitStack):
+class ShutdownSteps(AsyncExitStack):
     """The shutdown steps of a server, run in reverse order of `step` calls."""
 
     def __init__(self) -> None:

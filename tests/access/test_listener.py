@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from nadi.access import listener as listening
-from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
 from nadi.limits import FILES_FOR_STORAGE
 from tests.access.support import certificate
 from tests.support.peers import open_connection
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.uvloop
 class Echo(asyncio.Protocol):
     """Settles at the first byte, unless it is a question mark."""
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: AcceptedConnection) -> None:
         self.guest = guest
         self.transport: asyncio.Transport | None = None
 

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from nadi.access.budget import Pool
-from nadi.access.fair_shares import Places, Ticket
+from nadi.access.fair_shares import FairQueue, Ticket
 from nadi.errors import UnavailableError
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, WAKES_A_TURN
 
 
 async def test_owners_with_many_requests_do_not_delay_others() -> None:
-    places = Places(2)
+    places = FairQueue(2)
     called: list[str] = []
     loop = asyncio.get_running_loop()
 
@@ -44,7 +44,7 @@ async def test_owners_with_many_requests_do_not_delay_others() -> None:
 
 
 async def test_cancelled_waiter_takes_no_place() -> None:
-    places = Places(1)
+    places = FairQueue(1)
     order: list[str] = []
 
     async def work(name: str) -> None:
@@ -69,11 +69,11 @@ async def test_cancelled_waiter_takes_no_place() -> None:
 class Holder:
     """A task that takes places and holds them until `leave`."""
 
-    def __init__(self, places: Places, count: int, limit_s: float | None = None) -> None:
+    def __init__(self, places: FairQueue, count: int, limit_s: float | None = None) -> None:
         self.holds, self._leaves = asyncio.Event(), asyncio.Event()
         self.task = asyncio.create_task(self._hold(places, count, limit_s))
 
-    async def _hold(self, places: Places, count: int, limit_s: float | None) -> None:
+    async def _hold(self, places: FairQueue, count: int, limit_s: float | None) -> None:
         async with places.of("one", count, limit_s=limit_s):
             self.holds.set()
             await self._leaves.wait()
@@ -90,7 +90,7 @@ async def settled() -> None:
 
 
 async def test_large_request_gets_its_turn_before_later_small_ones() -> None:
-    places = Places(8)
+    places = FairQueue(8)
     small = [Holder(places, 3), Holder(places, 3)]
     await settled()
     large, after = Holder(places, 100), [Holder(places, 1) for _ in range(9)]
@@ -109,7 +109,7 @@ async def test_large_request_gets_its_turn_before_later_small_ones() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
 async def test_waiter_behind_a_cancelled_or_late_one_gets_its_place(how: str) -> None:
-    places = Places(8)
+    places = FairQueue(8)
     first = Holder(places, 5)
     await settled()
     large = Holder(places, 4, 0.05 if how == "too late" else None)

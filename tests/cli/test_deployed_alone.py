@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.app import app
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
-from nadi.observe.systemd import tell_systemd
+from nadi.observe.systemd import notify_systemd
 from tests.support.waiting import until
 
 from .test_cluster import up
@@ -87,18 +87,18 @@ def test_tell_systemd_with_a_missing_socket_only_warns(
     name = f"nadi-test-{os.getpid()}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
     with listening(f"\0{name}") as systemd:
-        tell_systemd("READY=1")
+        notify_systemd("READY=1")
         assert received(systemd) == {"READY": "1"}
     assert not caplog.messages
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:2:1")
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     for message, address in zip(caplog.messages, (f"@{name}", f"{tmp_path}/none", "vsock:2:1"), strict=True):
         assert address in message
     monkeypatch.delenv("NOTIFY_SOCKET")
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     assert len(caplog.messages) == 3
 
 

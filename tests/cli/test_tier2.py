@@ -14,7 +14,7 @@ from nadi.cli.app import app
 from nadi.errors import DataFolderError
 from nadi.segmentstore.data_dir import Tier2, has_chunks
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.write_freeze import Hold
+from nadi.segmentstore.write_freeze import WriteFreeze
 from nadi.wire import commands as wire
 from tests.object_log.test_fake_s3 import KEYS, running
 from tests.segmentstore.harness import Peer
@@ -130,7 +130,7 @@ def test_claim_and_repair_rebuild_a_lost_folder_from_tier_2(data: Path, fake: tu
     async def write() -> None:
         async with opened_as(data, tier2) as (store, peer):
             store.storage_writers[0].start()
-            await Hold(store).refresh()
+            await WriteFreeze(store).refresh()
             await store.storage_writers[0].stop()
             await append(peer, 9, 9)
 

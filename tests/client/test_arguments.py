@@ -105,7 +105,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # methods where the parameter has anothe
     "StreamCuts.between.start": ("x", 1.5, None),
     "StreamCuts.between.end": ("x", 1.5, None),
     "StreamCuts.named.end": ("no", None, 5),
-    "StreamCuts.came_by.offsets": (5, None, "abc", ["1"], [2, 1], [-1]),
+    "StreamCuts.arrival_times.offsets": (5, None, "abc", ["1"], [2, 1], [-1]),
     "Journal.entries.start": ("1", 1.5),
     "SharedCounter.compare_and_set.expected": BAD_NUMBERS,
     "SharedCounter.compare_and_set.value": BAD_NUMBERS,
@@ -214,8 +214,8 @@ class World:
             "SharedCounter.compare_and_set.value": 1,
             "StreamCuts.between.start": 0,
             "StreamCuts.between.end": 0,
-            "StreamCuts.came_by.segment_id": 0,
-            "StreamCuts.came_by.offsets": [0],
+            "StreamCuts.arrival_times.segment_id": 0,
+            "StreamCuts.arrival_times.offsets": [0],
         }
         return others[f"{call}.{name}"] if f"{call}.{name}" in others else self.good[name]
 

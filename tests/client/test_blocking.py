@@ -20,7 +20,7 @@ from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
 from nadi.client.control import loop_thread
 from nadi.client.control.loop_thread import LoopThread
-from nadi.client.reading.reader import held_block
+from nadi.client.reading.reader import pending_block
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, UnavailableError
 
@@ -263,7 +263,7 @@ def test_block_that_did_not_reach_its_thread_is_returned_again(manager: StreamMa
         writer.write_event(b"a", "k").result(60)
         thread, core = inside(reader)
         for _ in range(2):  # as if Ctrl-C interrupted the wait
-            pending = thread.run(held_block(core, 60))
+            pending = thread.run(pending_block(core, 60))
             assert pending is not None
             assert list(pending[1]) == [b"a"]
             assert reader.position() == start

@@ -347,9 +347,9 @@ def test_came_by_returns_arrival_times(manager: nadi.StreamManager) -> None:
     write_all(manager, "times", [b"x" * 5000] * 4)
     ended_ms = time.time_ns() // 1_000_000
     cuts = manager.cuts("home", "times")
-    times = cuts.came_by(0, [0, 5008, 10016, 15024])
+    times = cuts.arrival_times(0, [0, 5008, 10016, 15024])
     assert all(at is not None and began_ms <= at <= ended_ms + 10_000 for at in times)
     assert times == sorted(times, key=lambda at: at or 0)
-    assert cuts.came_by(0, []) == []
+    assert cuts.arrival_times(0, []) == []
     manager.truncate_stream(cuts.after(cuts.head(), 2))
-    assert cuts.came_by(0, [0, 10016]) == [None, times[2]]
+    assert cuts.arrival_times(0, [0, 10016]) == [None, times[2]]

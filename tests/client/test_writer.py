@@ -12,7 +12,7 @@ import pytest
 
 from nadi.client.aio import Transaction
 from nadi.client.manager.streams import stores_of
-from nadi.client.writing.transactions import let_go
+from nadi.client.writing.transactions import release_transaction
 from nadi.errors import (
     EventTooLargeError,
     InvalidArgumentError,
@@ -227,7 +227,7 @@ async def test_transaction_is_visible_only_after_its_commit() -> None:
         begun = await writer.begin_txn()
         begun.write_event(b"c")
         await begun.flush()
-        let_go(begun)
+        release_transaction(begun)
         resumed = await writer.get_txn(begun.txn_id)
         resumed.write_event(b"d")
         await resumed.commit(wait=True)

@@ -29,7 +29,7 @@ from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import HealthStatus, leaf
 from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER, container_of
-from nadi.segmentstore.recovery.storage import LocalParts
+from nadi.segmentstore.recovery.storage import LocalStorage
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.rpc import controller_pb2 as pb
@@ -179,8 +179,8 @@ class Cluster:
         """Return the server without the active controller."""
         return self.two if self.active is self.one else self.one
 
-    def parts(self, number: int) -> LocalParts:
-        return LocalParts(number, self.folder / f"container-{number}", self.chunks)
+    def parts(self, number: int) -> LocalStorage:
+        return LocalStorage(number, self.folder / f"container-{number}", self.chunks)
 
     def server_of(self, number: int) -> ServerOfCluster:
         return next(server for server in self.servers if server.name == self.where[number])

@@ -25,7 +25,7 @@ from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container_registry import container_of
-from nadi.segmentstore.recovery.storage import LocalParts
+from nadi.segmentstore.recovery.storage import LocalStorage
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
@@ -245,8 +245,8 @@ class TwoStores:
     def _store(self, name: str, number: int) -> SegmentStore:
         return SegmentStore(self._folder / name, CONTAINERS, chunks=self._chunks, parts=[self.parts(number)])
 
-    def parts(self, number: int) -> LocalParts:
-        return LocalParts(number, self._folder / f"container-{number}", self._chunks)
+    def parts(self, number: int) -> LocalStorage:
+        return LocalStorage(number, self._folder / f"container-{number}", self._chunks)
 
     def address(self, store: SegmentStore) -> str:
         return f"{store.address[0]}:{store.address[1]}"

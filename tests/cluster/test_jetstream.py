@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.cluster.admin.cluster_view import look, opened
+from nadi.cluster.admin.cluster_view import open_shared_store, read_report
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.observe.cluster import ClusterReport
 from tests.support.nats import nats_servers, url_of
@@ -18,8 +18,8 @@ EVENTS = 500
 
 
 async def report_of(store: str) -> ClusterReport:
-    async with opened(store, {}) as shared:
-        return await look(shared)
+    async with open_shared_store(store, {}) as shared:
+        return await read_report(shared)
 
 
 def test_second_server_reads_all_acknowledged_events(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import nadi
 from nadi import limits
-from nadi.cluster.admin.cluster_view import living, opened
+from nadi.cluster.admin.cluster_view import live_servers, open_shared_store
 from nadi.cluster.membership import Load
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, MembershipPace, ServerMember, decode, encode
 from nadi.errors import InvalidArgumentError, UnavailableError
@@ -535,8 +535,8 @@ def test_living_counts_servers_paused_with_the_machine(tmp_path: Path) -> None:
                 os.kill(server.pid, signal.SIGCONT)
 
         async def look() -> list[str]:
-            async with opened(store, {}, StandsStill(resume)) as shared:
-                return await living(shared)
+            async with open_shared_store(store, {}, StandsStill(resume)) as shared:
+                return await live_servers(shared)
 
         os.kill(server.pid, signal.SIGSTOP)
         assert len(asyncio.run(look())) == 1
@@ -547,7 +547,7 @@ def test_living_omits_killed_server(tmp_path: Path) -> None:
     nadi.embedded(tmp_path / "one", store=store, containers=1).kill()
 
     async def look() -> list[str]:
-        async with opened(store, {}) as shared:
-            return await living(shared)
+        async with open_shared_store(store, {}) as shared:
+            return await live_servers(shared)
 
     assert asyncio.run(look()) == []

@@ -11,7 +11,7 @@ import pytest
 
 from nadi.cluster.container_map import RecordWatch
 from nadi.cluster.membership import Membership
-from nadi.cluster.reconciler import Keeper
+from nadi.cluster.reconciler import Reconciler
 from nadi.cluster.storage import ClusterParts
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
@@ -64,7 +64,7 @@ class Server:
         self.opens.set()
         self.records = ContainerRecords(node.registry, node.clock)
         self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
-        self.keeper = Keeper(
+        self.keeper = Reconciler(
             node.name,
             cast("SegmentStore", self.store),
             node.membership,

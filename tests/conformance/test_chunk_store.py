@@ -14,7 +14,7 @@ import pytest
 from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.spark.reading.direct import marked
+from nadi.spark.reading.direct import open_marked
 
 NAME = "container-0/a chunk"
 STORED = random.Random(1).randbytes(3 * BLOCK_BYTES + 777)
@@ -71,15 +71,15 @@ async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path)
     assert await ChunkStore.in_folder(tmp_path / "another").mark() != mark
     if chunks.url.startswith("memory"):
         with pytest.raises(NotFoundError):
-            await marked(chunks.url, mark)
+            await open_marked(chunks.url, mark)
         return
     await chunks.put(NAME, [b"data"])
-    same = await marked(chunks.url, mark)
+    same = await open_marked(chunks.url, mark)
     assert bytes(await same.read(NAME, 0, 9)) == b"data"
     assert await same.mark() == mark
     for url, other in ((chunks.url, "0" * 32), ((tmp_path / "none").as_uri(), mark), (tmp_path.as_uri(), mark)):
         with pytest.raises(NotFoundError):
-            await marked(url, other)
+            await open_marked(url, other)
     assert not (tmp_path / "none").exists()
 
 

@@ -348,7 +348,7 @@ async def check(controller: Controller, store: FakeStore, *, recreated: bool = F
             assert history.epoch(stream.epoch) == stream.segments
             for epoch in range(history.first, history.newest + 1):
                 assert tiles(history.epoch(epoch))
-            for segment in history.between(stream.head or history.head_of_time(), {}):
+            for segment in history.between(stream.head or history.first_cut(), {}):
                 segment_state = store.segments[name.segment(segment)]
                 is_active = segment not in history.sealed_in and stream.state is StreamState.ACTIVE
                 assert segment_state.sealed != is_active, name.segment(segment)

@@ -69,7 +69,7 @@ def read_on(history: EpochHistory, rng: random.Random, cut: dict[int, int], read
 @settings(max_examples=120)
 def test_every_reader_position_is_a_valid_cut_after_the_previous(history: EpochHistory, seed: int) -> None:
     rng = random.Random(seed)
-    cut = head = history.head_of_time()
+    cut = head = history.first_cut()
     tail = {s.id: 5 for s in history.epoch(history.newest)}
     read: set[int] = set()
     assert history.is_valid_cut(cut)
@@ -85,8 +85,8 @@ def test_every_reader_position_is_a_valid_cut_after_the_previous(history: EpochH
         assert set(history.between(following, {})) - named == set(history.segments) - read - named
         cut = following
     assert history.is_valid_cut(tail)
-    assert history.is_at_or_after(tail, history.head_of_time())
-    assert history.between(history.head_of_time(), tail) == sorted(history.segments)
+    assert history.is_at_or_after(tail, history.first_cut())
+    assert history.between(history.first_cut(), tail) == sorted(history.segments)
     assert history.between({}, tail) == sorted(history.segments)
 
 
@@ -124,7 +124,7 @@ def test_a_valid_cut_can_be_reached_by_reading(history: EpochHistory, seed: int)
             cut = {i: at for i, at in cut.items() if not share_keys(history.segments[i], segment)} | {segment.id: 0}
     if not history.is_valid_cut(cut):
         return
-    reached, read = history.head_of_time(), set[int]()
+    reached, read = history.first_cut(), set[int]()
     while behind := [
         i
         for i, offset in reached.items()
@@ -171,7 +171,7 @@ def test_unknown_segments_and_wrong_order_raise_errors() -> None:
         history.epoch(99)
     with pytest.raises(InvalidArgumentError):
         history.between({}, {})
-    head, tail = history.head_of_time(), {s.id: 1 for s in history.epoch(4)}
+    head, tail = history.first_cut(), {s.id: 1 for s in history.epoch(4)}
     with pytest.raises(InvalidStreamCutError):
         history.between(tail, head)
     with pytest.raises(InvalidStreamCutError):
@@ -189,7 +189,7 @@ class Twins:
         self.plain = PlainHistory()
         self.history = EpochHistory([first_epoch(first, 1_000)])
         self.plain.add(self.history.change(0))
-        self.head: dict[int, int] = self.history.head_of_time()
+        self.head: dict[int, int] = self.history.first_cut()
 
     def live(self, most: int = 10) -> None:
         what = self.chance.random()
@@ -354,7 +354,7 @@ def test_view_is_immutable(seed: int) -> None:
         assert view.successors(segment) == then.successors(segment)
     assert all(view.is_unknown(i) or view.is_forgotten(i) for i in twins.history.segments.keys() - then.segments.keys())
     tail = {piece.id: 0 for piece in then.epoch(then.newest)}
-    assert view.between(then.head_of_time(), {}) == then.between(then.head_of_time(), tail)
+    assert view.between(then.first_cut(), {}) == then.between(then.first_cut(), tail)
 
 
 def long_history(count: int) -> EpochHistory:

@@ -21,7 +21,7 @@ from nadi.client.readergroup.updates import (
 )
 from nadi.client.reading.read_ahead import Completion
 from nadi.errors import InvalidArgumentError
-from nadi.model.readergroup import NOBODY, NamedRange, RecordedOutput, SegmentState
+from nadi.model.readergroup import UNASSIGNED, NamedRange, RecordedOutput, SegmentState
 
 KEYS = NamedRange("sc/st/0.#epoch.0", 0.0, 1.0)
 SEGMENT = KEYS.segment
@@ -56,10 +56,10 @@ def test_record_output_over_uncommitted_or_lost_segment_fails() -> None:
 
 def test_undo_output_requires_the_segments_reader_if_any() -> None:
     state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
-    assert state.apply(UndoOutput(NOBODY, SEGMENT, FIRST)) is state
+    assert state.apply(UndoOutput(UNASSIGNED, SEGMENT, FIRST)) is state
     for undone in (
         state.apply(UndoOutput("a", SEGMENT, FIRST)),
-        state.apply(Leave("a"), UndoOutput(NOBODY, SEGMENT, FIRST)),
+        state.apply(Leave("a"), UndoOutput(UNASSIGNED, SEGMENT, FIRST)),
     ):
         assert undone.positions() == {SEGMENT: 0}
         assert not undone.outputs

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from nadi.cli.admin.migrate import _Shown
+from nadi.cli.admin.migrate import _ProgressBar
 from nadi.errors import DataFolderError, InvalidArgumentError, StorageFullError, StoreError, UnavailableError
 from nadi.migration.migrate import Migration
 from nadi.migration.sources import StoppedFolder
@@ -230,7 +230,7 @@ async def test_migrated_chunks_pass_the_check(tmp_path: Path, url: str) -> None:
         await move(store)
     data = tmp_path / "data"
     async with StoppedFolder(tmp_path / "before") as source, NewFolder(data, None, Tier2(url)) as target:
-        await Migration(source, target, _Shown()).run()
+        await Migration(source, target, _ProgressBar()).run()
     async with opened_as(data, Tier2(url)) as (store, peer):
         assert await peer.read_all(SEGMENT) == expected(3)
         await append(peer, 4, 5)

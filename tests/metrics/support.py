@@ -11,14 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nadi.cluster.admin import metrics as cluster
 from nadi.controller import metrics as controller
-from nadi.observe.metrics import Meaning
+from nadi.observe.metrics import MetricDefinition
 from nadi.segmentstore import metrics as store
 from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS
 OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}
 OF_A_CLUSTER = cluster.MEANINGS
-ALL: Mapping[str, Meaning] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER}
+ALL: Mapping[str, MetricDefinition] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER}
 OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
 Auth = tuple[str, str] | None
 

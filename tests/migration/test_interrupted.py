@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _Shown
+from nadi.cli.admin.migrate import _ProgressBar
 from nadi.client import StreamManager
 from nadi.errors import DamagedDataError, DataFolderError, StoreError
 from nadi.migration.migrate import Migration
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.segmentstore.data_dir import Tier2, check_stays, find
+from nadi.segmentstore.data_dir import Tier2, check_not_moved, find_store
 from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of
 from tests.support.waiting import until
 
@@ -54,9 +54,9 @@ def check_served(data: Path, written: Written) -> None:
 
 
 def check(data: Path) -> None:
-    store_file = find(data).store
+    store_file = find_store(data).store
     assert store_file is not None
-    check_stays(data, store_file)
+    check_not_moved(data, store_file)
 
 
 STEPS = ["put", "leave", *(pytest.param(step, marks=pytest.mark.slow) for step in ("settle", "left", "finish"))]
@@ -73,7 +73,7 @@ async def test_failed_migration_is_completed_by_next_run(
         async with source, target:
             if failing:
                 fail(source, target, failing)
-            await Migration(source, target, _Shown()).run()
+            await Migration(source, target, _ProgressBar()).run()
 
     def fail(source: object, target: object, failing: str) -> None:
         async def stops(*_: object) -> None:
@@ -144,14 +144,14 @@ async def test_damaged_copy_of_earlier_run_is_replaced(filled: tuple[Path, Writt
     data, url = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store"
     async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
         await source.settle()  # so that snapshots name several chunks
-        await Migration(source, target, _Shown()).run(only_ahead=True)
+        await Migration(source, target, _ProgressBar()).run(only_ahead=True)
     chunks = chunks_in(tmp_path / "store")
     assert len(chunks) > 1
     raw = bytearray(chunks[0].read_bytes())
     raw[1] ^= 1
     chunks[0].write_bytes(raw)
     async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
-        report = await Migration(source, target, _Shown()).run()
+        report = await Migration(source, target, _ProgressBar()).run()
     assert 0 < report.stored_bytes < report.bytes
     with nadi.embedded(store=url) as server, StreamManager(server.controller_uri) as manager:
         filled[1].check(manager)
@@ -167,7 +167,7 @@ async def test_damaged_source_is_reported_and_not_moved(filled: tuple[Path, Writ
         chunk.write_bytes(raw)
     with pytest.raises(DamagedDataError):
         async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
-            await Migration(source, target, _Shown()).run()
+            await Migration(source, target, _ProgressBar()).run()
     check(data)
     with pytest.raises(StoreError):
         nadi.embedded(store=url)

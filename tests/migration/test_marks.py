@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _Shown
+from nadi.cli.admin.migrate import _ProgressBar
 from nadi.errors import DataFolderError, StoreError
 from nadi.migration.migrate import Migration
-from nadi.migration.planning import take_back_folder
+from nadi.migration.planning import undo_folder
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from tests.migration.support import Store, files, refused
@@ -30,7 +30,7 @@ async def test_damaged_mark_in_store_is_rejected(tmp_path: Path) -> None:
     data, new = tmp_path / "data", Store(f"file://{tmp_path}/store")
     nadi.embedded(data).stop()
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
-        await Migration(source, target, _Shown()).run(only_ahead=True)
+        await Migration(source, target, _ProgressBar()).run(only_ahead=True)
     flip(tmp_path / "store" / "migration")
     before = files(tmp_path / "store")
     for more in ((), ("--dry-run",)):
@@ -43,7 +43,7 @@ async def test_damaged_mark_in_store_is_rejected(tmp_path: Path) -> None:
     nadi.embedded(data).stop()
     shutil.rmtree(tmp_path / "store")  # as the message recommends
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
-        await Migration(source, target, _Shown()).run()
+        await Migration(source, target, _ProgressBar()).run()
     nadi.embedded(store=new.url).stop()
 
 
@@ -51,13 +51,13 @@ async def test_folder_with_damaged_store_file_stays_left(tmp_path: Path) -> None
     data, new = tmp_path / "data", Store(f"file://{tmp_path}/store")
     nadi.embedded(data, containers=2).stop()
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
-        await Migration(source, target, _Shown()).run()
+        await Migration(source, target, _ProgressBar()).run()
     (data / "store.json").write_bytes(b"damaged")
     with pytest.raises(StoreError):
         nadi.embedded(data)
     assert "nadi migrate --undo" in await asyncio.to_thread(refused, str(data), f"file://{tmp_path}/other", store=new)
     shutil.rmtree(tmp_path / "store")
-    assert await take_back_folder(data, {}) == new.url
+    assert await undo_folder(data, {}) == new.url
     nadi.embedded(data).stop()
 
 

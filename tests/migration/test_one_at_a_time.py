@@ -16,8 +16,8 @@ import pytest
 import nadi
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock
-from nadi.migration.migration_lock import Turn, has_ended
-from nadi.migration.planning import take_back_cluster, take_back_folder
+from nadi.migration.migration_lock import MigrationLock, has_ended
+from nadi.migration.planning import undo_cluster, undo_folder
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.object_log.engine import Registry
@@ -97,7 +97,7 @@ async def test_folder_is_locked(
         if first == "undo":
             migrate(str(data), new.url, store=new)
             shutil.rmtree(tmp_path / "store")
-            await stack.enter_async_context(under_way(take_back_folder(data, {}), monkeypatch))
+            await stack.enter_async_context(under_way(undo_folder(data, {}), monkeypatch))
         else:
             await stack.enter_async_context(StoppedFolder(data))
             await stack.enter_async_context(NewCluster(new.url, {}, 1))
@@ -127,7 +127,7 @@ async def test_cluster_is_locked_during_undo(store: Store, tmp_path: Path, monke
     back, other = tmp_path / "back", tmp_path / "other"
     migrate(store.url, str(back), store=store)
     back.rename(tmp_path / "elsewhere")
-    async with under_way(take_back_cluster(store.url, {}), monkeypatch):
+    async with under_way(undo_cluster(store.url, {}), monkeypatch):
         assert BUSY in await asyncio.to_thread(refused, store.url, str(other), store=store)
         assert BUSY in await asyncio.to_thread(refused, "--undo", store.url, store=store)
     store.server().stop()
@@ -171,17 +171,17 @@ def test_lock_left_by_a_crash_does_not_block_a_new_store(data: Path, tmp_path: P
 
 async def test_paused_holder_learns_of_its_loss(tmp_path: Path) -> None:
     engine, registry = await open_files(tmp_path, REAL)
-    first = Turn(registry, "file:///store")
+    first = MigrationLock(registry, "file:///store")
     async with AsyncExitStack() as stack:
         async with first:
             first._beats.cancel()
             with dead_soon():
-                await stack.enter_async_context(second := Turn(registry, "file:///store"))
+                await stack.enter_async_context(second := MigrationLock(registry, "file:///store"))
             with pytest.raises(ConflictError, match=BUSY):
                 await first.keep()
         await second.keep()  # its value is still there, though the first holder has ended
         with pytest.raises(ConflictError, match=BUSY):
-            await Turn(registry, "file:///store").__aenter__()
+            await MigrationLock(registry, "file:///store").__aenter__()
     entry = await registry.get("migrating")
     assert entry is not None
     assert has_ended(entry)
@@ -190,9 +190,9 @@ async def test_paused_holder_learns_of_its_loss(tmp_path: Path) -> None:
 
 async def test_holder_paused_with_the_machine_keeps_the_lock(tmp_path: Path) -> None:
     engine, registry = await open_files(tmp_path, REAL)
-    async with Turn(registry, "file:///store") as first:
+    async with MigrationLock(registry, "file:///store") as first:
         with pytest.raises(ConflictError, match=BUSY):
-            await Turn(registry, "file:///store", StandsStill()).__aenter__()
+            await MigrationLock(registry, "file:///store", StandsStill()).__aenter__()
         await first.keep()
     await engine.close()
 
@@ -228,7 +228,7 @@ async def test_paused_holder_does_not_release_its_successors_lock(kind: str, bef
         url = "s3://bucket/nadi" if kind == "s3" else f"file://{tmp_path}/store"
         engine, registry = await open_engines(url, REAL, **options)
         stack.push_async_callback(engine.close)
-        first, second = Turn(registry, url), Turn(registry, url)
+        first, second = MigrationLock(registry, url), MigrationLock(registry, url)
         await first.__aenter__()
 
         async def comes() -> None:
@@ -242,7 +242,7 @@ async def test_paused_holder_does_not_release_its_successors_lock(kind: str, bef
             await stack.enter_async_context(second)
         await second.keep()
         with pytest.raises(ConflictError, match=BUSY):
-            await Turn(registry, url).__aenter__()
+            await MigrationLock(registry, url).__aenter__()
 
 
 async def test_released_lock_is_acquired_at_once_by_one_process(
@@ -251,11 +251,11 @@ async def test_released_lock_is_acquired_at_once_by_one_process(
     monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 3600.0)
     engine, registry = await open_files(tmp_path, REAL)
     for _ in range(2):
-        async with Turn(registry, "file:///store"):
+        async with MigrationLock(registry, "file:///store"):
             pass
-    turns = [Turn(registry, "file:///store") for _ in range(3)]
+    turns = [MigrationLock(registry, "file:///store") for _ in range(3)]
     results = await asyncio.gather(*(turn.__aenter__() for turn in turns), return_exceptions=True)
-    (holder,) = [result for result in results if isinstance(result, Turn)]
+    (holder,) = [result for result in results if isinstance(result, MigrationLock)]
     assert all(isinstance(result, ConflictError) for result in results if result is not holder)
     await holder.__aexit__()
     await engine.close()
@@ -270,7 +270,7 @@ async def test_undone_migration_cannot_leave_more_containers(store: Store, tmp_p
         await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
         source.turn._beats.cancel()
         with dead_soon():
-            await take_back_cluster(store.url, {})
+            await undo_cluster(store.url, {})
         with pytest.raises(FencedError):
             await records.move_away(0, owner, MovedAway("file:///gone", "m"))
         with pytest.raises(ConflictError):
@@ -279,7 +279,7 @@ async def test_undone_migration_cannot_leave_more_containers(store: Store, tmp_p
 
 
 async def test_target_is_not_opened_after_source_was_undone(store: Store, tmp_path: Path) -> None:
-    from nadi.cli.admin.migrate import _Shown
+    from nadi.cli.admin.migrate import _ProgressBar
     from nadi.migration.migrate import Migration
 
     target, back = NewFolder(tmp_path / "back", 1), tmp_path / "back"
@@ -294,7 +294,7 @@ async def test_target_is_not_opened_after_source_was_undone(store: Store, tmp_pa
 
         source.leave = leaves  # type: ignore[method-assign]
         with pytest.raises(ConflictError):
-            await Migration(source, target, _Shown()).run()
+            await Migration(source, target, _ProgressBar()).run()
     with pytest.raises(nadi.errors.DataFolderError):
         nadi.embedded(back)
     await until_async(lambda: is_released(tmp_path))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _ask_at, _Shown
+from nadi.cli.admin.migrate import _ask_at, _ProgressBar
 from nadi.client import StreamManager
 from nadi.errors import ConflictError, DataFolderError, NadiError, StoreError
 from nadi.migration.migrate import Migration
@@ -105,7 +105,7 @@ async def test_short_pause_limit_resumes_writers(data: Path, tmp_path: Path) -> 
 
             target.put = slow  # type: ignore[method-assign]
             with pytest.raises(ConflictError):
-                await Migration(source, target, _Shown()).run()
+                await Migration(source, target, _ProgressBar()).run()
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert "later" in manager.list_streams("home")
     with pytest.raises(StoreError):

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _ask_at, _Shown
+from nadi.cli.admin.migrate import _ask_at, _ProgressBar
 from nadi.client import StreamManager
 from nadi.cluster.admin import cluster_view as looking
 from nadi.cluster.membership_view import MembershipPace
@@ -105,6 +105,6 @@ async def test_recent_writes_are_copied_before_writers_are_held(tmp_path: Path) 
                 writer.write_event(bytes(1_000), routing_key=str(number))
         source = ServedFolder(data, _ask_at(server.rest_uri, None), 60)
         async with source, NewCluster(f"file://{tmp_path}/store", {}, 2) as target:
-            report = await Migration(source, target, _Shown()).run(only_ahead=True)
+            report = await Migration(source, target, _ProgressBar()).run(only_ahead=True)
         assert report.stored_bytes >= count * 1_000
         assert report.passes == 1 + (report.stored_bytes > MIGRATION_LEFT_BYTES)

@@ -43,7 +43,7 @@ class RandomStream:
         self.lengths: dict[int, int] = {}
         self.starts: dict[int, int] = {}
         self.sealed: set[int] = set()
-        self.head: dict[int, int] = self.history.head_of_time()
+        self.head: dict[int, int] = self.history.first_cut()
         self.counts = dict.fromkeys(self.keys, 0)
         self._to_seal: list[int] = []
         self._open: list[int] = []  # not sealed, older ones first

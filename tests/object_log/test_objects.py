@@ -11,7 +11,7 @@ import pytest
 
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, UnavailableError
 from nadi.object_log.engine import LogEngine, Registry
-from nadi.object_log.failures import RefusedError, told, without_secrets
+from nadi.object_log.failures import RefusedError, public_error, without_secrets
 from nadi.object_log.objects import ObjectEngine
 from nadi.object_log.opening import open_engines
 from nadi.object_log.urls import folder_of, remote_store
@@ -120,7 +120,7 @@ async def test_a_store_that_is_busy_broken_or_full(s3: FakeS3) -> None:
     ],
 )
 def test_store_errors_are_mapped(text: str, kind: type[Exception], message: str) -> None:
-    error = told("store a", OSError(text), ())
+    error = public_error("store a", OSError(text), ())
     assert type(error) is kind
     with pytest.raises(kind, match=message):
         raise error

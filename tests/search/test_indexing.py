@@ -20,7 +20,7 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.stream_cuts.arrival_times import came_by
+from nadi.client.stream_cuts.arrival_times import arrival_times
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -152,9 +152,9 @@ async def test_segment_truncated_while_indexed_is_dropped(logs: Indexed, monkeyp
             await logs.write(map(event, range(100, 130)), ["k"] * 30)  # at once, so they become one shard
             gone.set()
         await gone.wait()
-        return await came_by(stores, segment, offsets, end)
+        return await arrival_times(stores, segment, offsets, end)
 
-    monkeypatch.setattr("nadi.search.indexing.came_by", late)
+    monkeypatch.setattr("nadi.search.indexing.arrival_times", late)
     await logs.write(map(event, range(100)))
     async with logs.running():
         await asyncio.wait_for(gone.wait(), 60)

@@ -13,7 +13,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import storage
 from nadi.segmentstore.recovery.snapshots import restored
-from nadi.segmentstore.recovery.storage import LocalParts
+from nadi.segmentstore.recovery.storage import LocalStorage
 from nadi.segmentstore.state.commit import singles
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.stored import CRC_BYTES, TABLES
@@ -74,7 +74,7 @@ def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
 
     async def recover(number: int) -> Records:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(LocalParts(number, folder / f"container-{number}", chunks), BlockCache())
+        container = Container(LocalStorage(number, folder / f"container-{number}", chunks), BlockCache())
         await container.start()
         container.checkpoints.start()
         await container.checkpoints.ended()

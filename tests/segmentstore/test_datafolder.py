@@ -18,7 +18,7 @@ from nadi import StreamManager
 from nadi.cli.app import app
 from nadi.config import ServerConfig
 from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakenError, InvalidArgumentError
-from nadi.segmentstore.data_dir import StoreFile, StoreLocation, find, make_private, open_folder
+from nadi.segmentstore.data_dir import StoreFile, StoreLocation, find_store, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.assembly import serve
 from nadi.standalone.server import Server
@@ -49,7 +49,7 @@ def test_folder_refuses_an_invalid_number_of_containers(tmp_path: Path, containe
 @pytest.mark.parametrize("how", ["gone", "empty", "flip", "other"])
 def test_damaged_identity_file_is_restored_from_the_other(tmp_path: Path, which: str, how: str) -> None:
     path = made(tmp_path) / which
-    whole, said = path.read_bytes(), find(tmp_path).store
+    whole, said = path.read_bytes(), find_store(tmp_path).store
     chance = random.Random(1)
     for _ in range(200 if how == "flip" else 1):
         match how:
@@ -65,7 +65,7 @@ def test_damaged_identity_file_is_restored_from_the_other(tmp_path: Path, which:
                 shutil.copy(tmp_path / "lock", path)
         assert opened(tmp_path) == said
         assert path.read_bytes() == whole or which != "store.json"
-        assert find(tmp_path) == StoreLocation(said)
+        assert find_store(tmp_path) == StoreLocation(said)
 
 
 def test_start_without_identity_files_is_refused(tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ import pytest
 
 from nadi.errors import ConflictError
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.write_freeze import Hold
+from nadi.segmentstore.write_freeze import WriteFreeze
 from nadi.wire import commands as wire
 
 NAME = "sc/st/0.#epoch.0"
 
 
 @asynccontextmanager
-async def held(folder: Path) -> AsyncIterator[tuple[Hold, asyncio.Future[wire.Command]]]:
+async def held(folder: Path) -> AsyncIterator[tuple[WriteFreeze, asyncio.Future[wire.Command]]]:
     """An active freeze, and a waiting request."""
     store = SegmentStore(folder, 1)
     await store.start()
-    hold = Hold(store)
+    hold = WriteFreeze(store)
     try:
         await hold.begin(60)
         waiting = asyncio.ensure_future(store.exchange(wire.CreateSegment(1, NAME, 0, 0, "", 0)))

@@ -17,7 +17,7 @@ from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.storage import LocalParts
+from nadi.segmentstore.recovery.storage import LocalStorage
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.metadata import STATE_FILE, ContainerMetadata, verify
 from nadi.segmentstore.state.stored import state_change
@@ -88,7 +88,7 @@ def events_of(folder: Path) -> set[bytes]:
 def start(folder: Path, number: int = 0) -> None:
     async def run() -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(LocalParts(number, folder / f"container-{number}", chunks), BlockCache())
+        container = Container(LocalStorage(number, folder / f"container-{number}", chunks), BlockCache())
         await container.start()
         await container.stop()
 
@@ -228,7 +228,7 @@ def test_swapped_records_are_refused(folder: Path) -> None:
 async def test_running_container_recovers_from_damaged_state(tmp_path: Path, folder: Path) -> None:
     """It recovers with a restored state; requests in the meantime get a retryable error."""
     chunks = ChunkStore.in_folder(folder / "tier2")
-    container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
+    container = Container(LocalStorage(0, folder / "container-0", chunks), BlockCache())
     await container.start()
     metadata = container.metadata
     place = ("segments", (1).to_bytes(8, "big"))
@@ -278,7 +278,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def in_container(folder: Path, work: Callable[[Container, ChunkStore], object]) -> None:
     async def run() -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
+        container = Container(LocalStorage(0, folder / "container-0", chunks), BlockCache())
         await container.start()
         try:
             await work(container, chunks)  # type: ignore[misc]

@@ -24,7 +24,7 @@ from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import blob_files as runs_module
 from nadi.segmentstore.tier1 import reading
-from nadi.segmentstore.tier1.blob_files import RunFile, run_name
+from nadi.segmentstore.tier1.blob_files import BlobFile, run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -277,19 +277,19 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
         await warm(writers[0], store)
         for writer in writers:
             await writer.append(LARGE)
-        runs, loop, abandon = container.runs, asyncio.get_running_loop(), RunFile.abandon
+        runs, loop, abandon = container.runs, asyncio.get_running_loop(), BlobFile.abandon
         assert runs is not None
         assert len(runs._written) == 2
 
-        async def forget(file: RunFile) -> None:
+        async def forget(file: BlobFile) -> None:
             runs.forget(file)
 
-        def abandoned(file: RunFile) -> None:
+        def abandoned(file: BlobFile) -> None:
             asyncio.run_coroutine_threadsafe(forget(file), loop).result(60)
             abandon(file)
 
         with monkeypatch.context() as patches:
-            patches.setattr(RunFile, "abandon", abandoned)
+            patches.setattr(BlobFile, "abandon", abandoned)
             container._recover_from(OSError(errno.EIO, "the disk fails"))
             await until_async(lambda: container.runs is not runs and container.failure is None)
         assert container.runs is not runs

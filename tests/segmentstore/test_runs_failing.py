@@ -23,7 +23,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import blob_files as runs_module
-from nadi.segmentstore.tier1.blob_files import RunFile
+from nadi.segmentstore.tier1.blob_files import BlobFile
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2 import object_store
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -45,10 +45,10 @@ class Disk:
     def __init__(self, chance: random.Random, patches: pytest.MonkeyPatch, part: float) -> None:
         self._chance, self._part = chance, part
         self.is_failing, self.failed = False, 0
-        patches.setattr(RunFile, "_write", self._sometimes(RunFile._write))
-        patches.setattr(RunFile, "complete", self._sometimes(RunFile.complete))
+        patches.setattr(BlobFile, "_write", self._sometimes(BlobFile._write))
+        patches.setattr(BlobFile, "complete", self._sometimes(BlobFile.complete))
         patches.setattr(object_store, "sync", self._sometimes(object_store.sync))
-        patches.setattr(runs_module.RunFiles, "_made", self._sometimes(runs_module.RunFiles._made))
+        patches.setattr(runs_module.BlobFiles, "_made", self._sometimes(runs_module.BlobFiles._made))
         append, put = FileLog.append, ChunkStore.put
 
         async def failing_append(log: FileLog, parts: Any) -> Any:

@@ -12,7 +12,7 @@ from nadi.errors import FencedError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace, Snapshotter
-from nadi.segmentstore.recovery.storage import LocalParts, OpenStorage
+from nadi.segmentstore.recovery.storage import LocalStorage, OpenStorage
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -34,10 +34,10 @@ class Stores:
         self.one = self._store("one", [self.parts(number) for number in range(CONTAINERS)], self.lost.append)
         self.two = self._store("two", [], lambda number: None)
 
-    def parts(self, number: int) -> LocalParts:
-        return LocalParts(number, self.folder / f"container-{number}", self.chunks)
+    def parts(self, number: int) -> LocalStorage:
+        return LocalStorage(number, self.folder / f"container-{number}", self.chunks)
 
-    def _store(self, name: str, parts: Sequence[LocalParts], on_lost: Callable[[int], None]) -> SegmentStore:
+    def _store(self, name: str, parts: Sequence[LocalStorage], on_lost: Callable[[int], None]) -> SegmentStore:
         return SegmentStore(
             self.folder / name,
             CONTAINERS,
@@ -89,7 +89,7 @@ class Record:
         self.manifest = manifest
 
 
-class OwnedParts(LocalParts):
+class OwnedParts(LocalStorage):
     """Storage in a folder whose access is decided by a claim. Each checkpoint takes a snapshot."""
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore, record: Record) -> None:

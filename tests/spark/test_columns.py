@@ -254,7 +254,7 @@ def test_inconsistent_time_index_raises_protocol_error(home: Home, monkeypatch: 
         ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
     )
     monkeypatch.setattr(stores_of(client.manager), "ask", inconsistent)
-    times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
+    row_times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
     with pytest.raises(ProtocolError):
         row_times.of(np.array([0, 50]))
 

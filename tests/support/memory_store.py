@@ -23,7 +23,7 @@ from nadi.segmentstore.container.request_queue import QueuedRequest
 from nadi.segmentstore.container_registry import ContainerRegistry
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.storage import ContainerParts
+from nadi.segmentstore.recovery.storage import ContainerStorage
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
@@ -58,7 +58,7 @@ class MemoryContainer(Container):
     """A container that processes each request at once, in memory."""
 
     def __init__(self) -> None:
-        super().__init__(cast("ContainerParts", _NoParts()), BlockCache(_PLENTY_BYTES))
+        super().__init__(cast("ContainerStorage", _NoParts()), BlockCache(_PLENTY_BYTES))
         self.metadata = _nothing_stored()
         self.state = StateMachine(self.metadata, 0.0)
         self.disk_full = False

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from nadi.access.fair_shares import Places, Shares
+from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission
 from nadi.access.users import User, UsersFile, hash_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
@@ -53,7 +53,7 @@ class Gate:
             self._bearer = BearerKeys(bearer)
         self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
         self._checking: dict[bytes, _Check] = {}
-        self._shares, self._permits = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
+        self._shares, self._permits = Shares(LOGINS_WAITING), FairQueue(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
         self._dummy_hash = hash_password(secrets.token_hex(16))  # unknown users take the same time to check
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")

@@ -3,8 +3,8 @@
 `Shares` rejects: an address may use as much as remains free for others, so half of the total if it is alone, and less
 the more addresses there are. This always leaves some for a newcomer.
 
-`Places` makes callers wait: a few run, and the waiting ones of each owner (an address, a connection) follow in order,
-with owners in rotation. So an owner with many requests delays only its own, and another owner is next.
+`FairQueue` makes callers wait: a few run, and the waiting ones of each owner (an address, a connection) follow in
+order, with owners in rotation. So an owner with many requests delays only its own, and another owner is next.
 
 `LoopTurns` limits the work started per iteration of the event loop, which the segment store uses, too: a flood of
 requests from one peer must not delay appends or the requests of other peers for long.
@@ -103,7 +103,7 @@ class Shares:
             del self._of_address[address]
 
 
-class Places:
+class FairQueue:
     """Permits for `most` callers, or for another unit such as bytes, on one event loop. Use `async with
     places.of(owner)`; or `queue` a ticket, await it, and `leave`."""
 

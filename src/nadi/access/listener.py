@@ -67,7 +67,7 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Guest:
+class AcceptedConnection:
     """An accepted connection; its protocol calls `settle`, `loosen` and `leave`."""
 
     __slots__ = ("_listener", "address", "is_extra", "protocol", "task")
@@ -102,7 +102,7 @@ class Listener:
 
     def __init__(
         self,
-        make: Callable[[Guest], asyncio.BaseProtocol],
+        make: Callable[[AcceptedConnection], asyncio.BaseProtocol],
         end: Callable[[asyncio.BaseProtocol], None],
         *,
         most: int,
@@ -113,8 +113,8 @@ class Listener:
         self._make, self._end = make, end
         self._most, self._most_of_address, self._extra = most, most_of_address, extra
         self._extras = 0
-        self.guests: set[Guest] = set()
-        self.idle: dict[Guest, None] = {}  # longest idle first
+        self.guests: set[AcceptedConnection] = set()
+        self.idle: dict[AcceptedConnection, None] = {}  # longest idle first
         self._of_address: Counter[str] = Counter()
         self.refused = self.ended = 0
         self._report = SeldomWarning(log, f"{name}: %d connections were rejected or evicted, the last from %s: %s")
@@ -140,7 +140,7 @@ class Listener:
         for task in self._tasks:
             task.cancel()
 
-    def remove(self, guest: Guest) -> None:
+    def remove(self, guest: AcceptedConnection) -> None:
         """Stop counting a closed connection."""
         if guest in self.guests:
             self.guests.discard(guest)
@@ -183,7 +183,7 @@ class Listener:
                 accepted.close()
                 return
         accepted.setblocking(False)
-        guest = Guest(self, address, is_extra)
+        guest = AcceptedConnection(self, address, is_extra)
         self.guests.add(guest)
         self.idle[guest] = None
         self._extras += is_extra
@@ -197,7 +197,7 @@ class Listener:
         if task.cancelled():  # before its first step: `_connect` handles later cancellations itself
             accepted.close()
 
-    def _evict(self, address: str) -> Guest | None:
+    def _evict(self, address: str) -> AcceptedConnection | None:
         """Close and return the guest that has been idle longest, of `address` unless that is empty."""
         guest = next((guest for guest in self.idle if not address or guest.address == address), None)
         if guest is None:
@@ -211,7 +211,7 @@ class Listener:
             guest.task.cancel()
         return guest
 
-    async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
+    async def _connect(self, guest: AcceptedConnection, accepted: socket.socket) -> None:
         protocol = self._make(guest)
         if self._tls is None:
             guest.protocol = protocol

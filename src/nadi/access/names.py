@@ -72,7 +72,7 @@ class Act(enum.Enum):
     CREATE = "create it"
     READ = "read it"
     WRITE = "append to it, change its attributes and entries"
-    FREE_ROOM = "change its entries even on a full disk"  # only for the server, which owns the reserved space
+    FREE_SPACE = "change its entries even on a full disk"  # only for the server, which owns the reserved space
     TRUNCATE = "truncate it"
     SEAL = "seal a segment"
     DELETE = "delete a segment"

@@ -28,7 +28,7 @@ from nadi.cluster.membership_view import MembershipPace, ServerMember
 from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
-from nadi.cluster.reconciler import Keeper
+from nadi.cluster.reconciler import Reconciler
 from nadi.cluster.storage import ClusterParts
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
@@ -48,7 +48,7 @@ from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord, check_stays
-from nadi.shutdown import Ending
+from nadi.shutdown import ShutdownSteps
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.05
@@ -100,7 +100,7 @@ class ClusterNode:
         self._peer_tls: ssl.SSLContext | None = settings.security.ssl_context()
         self.id = runtime.unique()[:16]
 
-    async def open(self, parts: Ending) -> None:
+    async def open(self, parts: ShutdownSteps) -> None:
         """Create or open the cluster in the store, and get ready; shutdown steps are added to `parts`.
 
         StoreError: the store can't hold a cluster. InvalidArgumentError: the cluster has another number of containers,
@@ -144,7 +144,7 @@ class ClusterNode:
         )
         parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 
-    def join(self, addresses: ServerAddresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
+    def join(self, addresses: ServerAddresses, parts: ShutdownSteps, index_times: IndexTimes | None = None) -> None:
         """Announce this server and take over its share of containers; shutdown steps are added to `parts`. index_times:
         for the retention of a controller on this server."""
         self.addresses, self._index_times, runtime = addresses, index_times, self._runtime
@@ -166,7 +166,7 @@ class ClusterNode:
         )
         self.map.membership, self.map.own = self.membership, addresses.store
         self.leadership = Leadership(self._make_controller, self.proxy.active, runtime)
-        self.keeper = Keeper(
+        self.keeper = Reconciler(
             self.id,
             self.store,
             self.membership,

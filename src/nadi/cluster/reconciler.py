@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 Moved = Callable[[int], Awaitable[None]]
 
 
-class Keeper:
+class Reconciler:
     """Reconciler of one server.
 
     me: its id. storage_of: makes a container's storage for a claim of the record version that was read. on_acquired:

@@ -15,14 +15,14 @@ from nadi.object_log.engine import LogEngine
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import folder_of
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
-from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage, is_stored
+from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage, is_stored
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, VersionedRecord, name_of
 
 log = logging.getLogger(__name__)
 
 
-class ClusterParts(ContainerParts):
+class ClusterParts(ContainerStorage):
     """Storage of one container on the server of that id.
 
     folder: on this machine. seen: the record version to claim; the claim fails if it has changed. interval_s: see

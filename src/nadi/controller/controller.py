@@ -213,7 +213,7 @@ class Controller:
             return stream.head
         if stream.epoch == 0:
             return {segment.id: 0 for segment in first_change(stream).added}
-        return (await self.metadata.history(name)).head_of_time()
+        return (await self.metadata.history(name)).first_cut()
 
     async def cut_at(self, name: StreamName, at: int, clock: int = ARRIVAL) -> Cut:
         check_clock(clock)

@@ -35,7 +35,7 @@ from nadi.errors import NadiError, NotFoundError
 from nadi.model.reports import GroupLagReport
 from nadi.naming import INTERNAL_SCOPE
 from nadi.observe import metrics
-from nadi.observe.metrics import Meaning, Sample, by_name, family
+from nadi.observe.metrics import MetricDefinition, Sample, by_name, family
 from nadi.runtime import Runtime
 from nadi.throttled_log import Complaints
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OTHERS = "(others)"  # not a valid name of a stream or group
 _OF_STREAMS = {
-    attribute: Meaning(name, text, ("scope", "stream"))
+    attribute: MetricDefinition(name, text, ("scope", "stream"))
     for attribute, name, text in (  # the attribute of StreamRate
         ("segments", "nadi_stream_segments", "Current segments of a stream; 0 if it is sealed."),
         ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
@@ -55,7 +55,7 @@ _OF_STREAMS = {
     )
 }
 _OF_GROUPS = {
-    attribute: Meaning(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
+    attribute: MetricDefinition(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
     for attribute, name, text in (  # the attribute of GroupLagReport
         ("bytes_behind", "lag_bytes", "Bytes that a reader group has yet to read, event headers included."),
         ("events_behind", "lag_events", "Events yet to be read, estimated from the mean size in the last 20 minutes."),
@@ -66,24 +66,26 @@ _OF_GROUPS = {
 }
 MEANINGS = by_name(
     (
-        Meaning("nadi_streams", "Streams, without internal ones."),
-        Meaning("nadi_reader_groups", "Reader groups."),
+        MetricDefinition("nadi_streams", "Streams, without internal ones."),
+        MetricDefinition("nadi_reader_groups", "Reader groups."),
         *_OF_STREAMS.values(),
         *_OF_GROUPS.values(),
-        Meaning(
+        MetricDefinition(
             "nadi_reader_group_readers",
             "Readers of a group, including undetected dead ones.",
             ("scope", "reader_group"),
         ),
-        Meaning("nadi_scalings", "Segment splits and merges that were carried out.", ("kind",), "counter"),
-        Meaning("nadi_hot_keys_found", "Hot keys detected.", (), "counter"),
-        Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),
-        Meaning("nadi_retention_released_bytes", "Bytes of streams released by retention.", (), "counter"),
-        Meaning("nadi_retention_age_seconds", "Time since the last truncation by retention."),
-        Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables in progress."),
-        Meaning("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
-        Meaning("nadi_metrics_complete", "1 if all metrics were gathered in time, else 0."),
-        Meaning("nadi_metrics_gathering_seconds", "Time taken to gather the metrics of streams and groups."),
+        MetricDefinition("nadi_scalings", "Segment splits and merges that were carried out.", ("kind",), "counter"),
+        MetricDefinition("nadi_hot_keys_found", "Hot keys detected.", (), "counter"),
+        MetricDefinition(
+            "nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"
+        ),
+        MetricDefinition("nadi_retention_released_bytes", "Bytes of streams released by retention.", (), "counter"),
+        MetricDefinition("nadi_retention_age_seconds", "Time since the last truncation by retention."),
+        MetricDefinition("nadi_unfinished_workflows", "Changes of streams, groups and tables in progress."),
+        MetricDefinition("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
+        MetricDefinition("nadi_metrics_complete", "1 if all metrics were gathered in time, else 0."),
+        MetricDefinition("nadi_metrics_gathering_seconds", "Time taken to gather the metrics of streams and groups."),
     )
 )
 _complaints = Complaints(log, "%s are incomplete")

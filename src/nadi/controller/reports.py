@@ -30,7 +30,7 @@ from nadi.controller.stream_rates import event_size, loads_of
 from nadi.errors import InvalidArgumentError, SegmentNotFoundError, StreamNotFoundError
 from nadi.limits import LAG_GROUPS, LAG_QUESTIONS, LIST_PAGE, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.load import WINDOWS_S
-from nadi.model.readergroup import NOBODY, STATE_KEY, WITH_OUTPUTS, GroupRecord, is_nadis
+from nadi.model.readergroup import STATE_KEY, UNASSIGNED, WITH_OUTPUTS, GroupRecord, is_nadis
 from nadi.model.reports import (
     GROUP_LAG,
     IDENTITY,
@@ -170,7 +170,7 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroupRecord) -
     for key in state.streams:
         own = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
         source, why = (BY_READERS, "") if key in cuts else ("", "it has no position in this stream")
-        counts = len(own), sum(segment.owner == NOBODY for segment in own)
+        counts = len(own), sum(segment.owner == UNASSIGNED for segment in own)
         standings.append(Standing(StreamName.of(key), cuts.get(key), ends.get(key), source, why, *counts))
     return GroupReport(name, len(state.readers), state.recorded_every_s, tuple(standings))
 

@@ -19,7 +19,7 @@ from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
 from nadi.client.control.security import Credentials
 from nadi.client.manager.streams import stores_of
-from nadi.client.readergroup.group import made_anew, shared_state_of
+from nadi.client.readergroup.group import find_recreated_stream, shared_state_of
 from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.updates import Leave
 from nadi.client.segments.info import segment_info
@@ -229,7 +229,7 @@ class Supervisor:
             if self._workers:
                 await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
                 return False
-            if error := await made_anew(stores_of(self._manager), state):
+            if error := await find_recreated_stream(stores_of(self._manager), state):
                 raise error
             self._log.info("the sealed stream is handled completely")
             return True

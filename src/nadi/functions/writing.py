@@ -28,7 +28,7 @@ from typing import Literal
 
 from nadi.client.aio import EventWriter, ReaderGroup, StreamManager, Transaction, TransactionalEventWriter
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, forget_output, recorded_outputs
-from nadi.client.writing.transactions import let_go
+from nadi.client.writing.transactions import release_transaction
 from nadi.errors import (
     ConditionFailedError,
     NadiError,
@@ -133,7 +133,7 @@ class ExactlyOnce:
             raise
         finally:
             for txn in transactions.values():
-                let_go(txn)  # otherwise an undecided one would be kept alive by this process
+                release_transaction(txn)  # otherwise an undecided one would be kept alive by this process
 
     async def _store(
         self, start: int, end: int, by_stream: list[tuple[str, list[Output]]], transactions: dict[str, Transaction]

@@ -19,8 +19,8 @@ from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
 from nadi.client.manager.streams import stores_of
-from nadi.client.readergroup.group import made_anew, shared_state_of
-from nadi.client.segments.info import what_became_of
+from nadi.client.readergroup.group import find_recreated_stream, shared_state_of
+from nadi.client.segments.info import resolve_missing
 from nadi.client.serializers.types import of_ddl
 from nadi.client.tables.catalog import CatalogRecord, RecordKind, Unreadable, readable
 from nadi.client.values.options import value_options
@@ -267,9 +267,9 @@ class StoredLake:
         the cut."""
         stores = stores_of(self._manager)
         state = await shared_state_of(await self._groups.get_reader_group(self.name)).read()
-        error: errors.NadiError | None = await made_anew(stores, state)
+        error: errors.NadiError | None = await find_recreated_stream(stores, state)
         if error is None and cut is not None and cut.positions:
-            error = await what_became_of(stores, segment_name(cut.scope, cut.stream, max(cut.positions)))
+            error = await resolve_missing(stores, segment_name(cut.scope, cut.stream, max(cut.positions)))
         if isinstance(error, errors.StreamRecreatedError):
             raise errors.StreamRecreatedError(
                 error.scope,

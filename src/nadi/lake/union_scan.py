@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.client.control.arguments import checking, several_texts
+from nadi.client.control.arguments import check_strings, checking
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import known_ranges, segment_ranges, segments_between
 from nadi.client.scan.pieces import ScanRange
 from nadi.client.scan.rows import Readable
-from nadi.client.scan.scan import Scan, of_pieces
+from nadi.client.scan.scan import Scan, with_ranges
 from nadi.client.scan.split import Split
 from nadi.client.stream_cuts.segment_ends import SegmentEnds
 from nadi.client.stream_cuts.timestamps import event_moment, is_moment, moment_ms, moment_of
@@ -283,7 +283,7 @@ class _PlannedUnion:
         pieces = self._thread.run(self._pieces(tail, before))
         table = None if self._mark is None else self._table
         return Union(
-            cut, self._table_cut, UnionColumns(schema, rows.shape, before), table, of_pieces(rows.scan, pieces)
+            cut, self._table_cut, UnionColumns(schema, rows.shape, before), table, with_ranges(rows.scan, pieces)
         )
 
     def check_stream(self) -> None:
@@ -309,7 +309,7 @@ class _PlannedUnion:
             ) from error
         if columns is None:
             return all_columns
-        names = several_texts(columns, "columns")
+        names = check_strings(columns, "columns")
         for name in names:
             if name not in all_columns.names:
                 raise InvalidArgumentError(

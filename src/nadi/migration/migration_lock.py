@@ -51,7 +51,7 @@ class _LockHolder(msgspec.Struct, frozen=True, omit_defaults=True):
     has_ended: bool = False
 
 
-class Turn:
+class MigrationLock:
     """Lock on the store at that URL, held within its context."""
 
     def __init__(self, registry: Registry, url: str, runtime: Runtime = REAL) -> None:

@@ -14,22 +14,22 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from nadi.cluster.admin.cluster_view import living, opened, read_records
+from nadi.cluster.admin.cluster_view import live_servers, open_shared_store, read_records
 from nadi.errors import ConflictError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
-from nadi.migration.migration_lock import Turn
+from nadi.migration.migration_lock import MigrationLock
 from nadi.migration.sources import read_all, store_of, store_url, url_of
 from nadi.migration.states import States
 from nadi.migration.targets import check_empty
 from nadi.object_log.identity import check_count, read_cluster, refuse_strangers
-from nadi.object_log.opening import open_engines, open_of_chunks
+from nadi.object_log.opening import open_chunk_engines, open_engines
 from nadi.object_log.outcomes import patiently
 from nadi.object_log.urls import folder_of
 from nadi.runtime import REAL
-from nadi.segmentstore.data_dir import INCOMING, FolderLock, check_stays, find
+from nadi.segmentstore.data_dir import INCOMING, FolderLock, check_not_moved, find_store
 from nadi.segmentstore.state.stored import EXTENT
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.opening import looked_at
+from nadi.segmentstore.tier2.opening import open_read_only
 from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 from nadi.segmentstore.tier2.records import check_stays as check_record
 
@@ -65,8 +65,8 @@ async def plan_of_folder(folder: Path) -> Plan:
     """Plan for a data folder. DataFolderError: it isn't one, or was moved before. UnavailableError: it can't be
     read."""
     store = store_of(folder)
-    check_stays(folder, store)
-    with looked_at(folder, REAL) as chunks:
+    check_not_moved(folder, store)
+    with open_read_only(folder, REAL) as chunks:
         try:
             return await _plan(chunks, await read_all(await chunks.records(), store.containers), ())
         finally:
@@ -76,9 +76,9 @@ async def plan_of_folder(folder: Path) -> Plan:
 async def plan_of_cluster(url: str, options: dict[str, str]) -> Plan:
     """Plan for a cluster's store. StoreError: it has no cluster, or was moved before. UnavailableError: it can't be
     read."""
-    async with opened(url, options) as shared:
+    async with open_shared_store(url, options) as shared:
         records = await read_records(shared)
-        return await _plan(shared.chunks, records, tuple(await living(shared)))
+        return await _plan(shared.chunks, records, tuple(await live_servers(shared)))
 
 
 async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers: tuple[str, ...]) -> Plan:
@@ -104,13 +104,13 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
         return await REAL.in_thread(count)
 
 
-async def look_at_store(url: str, options: dict[str, str], containers: int | None) -> bool:
+async def check_target_store(url: str, options: dict[str, str], containers: int | None) -> bool:
     """Check a target store. Return whether a migration to it has begun. StoreError: it has other data."""
     check_count(containers)
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
         return False
-    engine, _ = await open_of_chunks(url, REAL, **options)
+    engine, _ = await open_chunk_engines(url, REAL, **options)
     try:
         if await read_cluster(engine) is not None:
             raise StoreError(f"{url} already has an owner: choose another target")
@@ -122,28 +122,28 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
         await engine.close()
 
 
-async def look_at_folder(folder: Path, tier2: str | None, options: dict[str, str]) -> bool:
+async def check_target_folder(folder: Path, tier2: str | None, options: dict[str, str]) -> bool:
     """Check a target folder. Return whether a migration to it has begun. DataFolderError, StoreError: it has other
     data."""
     check_empty(folder)
-    if find(folder).store is not None:
+    if find_store(folder).store is not None:
         raise StoreError(f"{folder} is already a data folder: choose an empty one")
     if tier2 is not None:
-        return await look_at_store(tier2, options, None)
+        return await check_target_store(tier2, options, None)
     return (folder / INCOMING).exists()
 
 
-async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
+async def undo_folder(folder: Path, options: dict[str, str]) -> str:
     """Let a data folder be served again; return the place its data was moved to.
 
     options: of that place's store. ConflictError: the folder wasn't moved, the target still exists, or a migration is
     under way. DataFolderError, StoreError, UnavailableError: folder or store can't be used.
     """
     store_file = store_of(folder)
-    engine, registry = await open_of_chunks(store_url(folder, store_file), REAL, **store_file.options)
+    engine, registry = await open_chunk_engines(store_url(folder, store_file), REAL, **store_file.options)
     try:
         stored, url = ContainerRecords(registry, REAL, is_alone=not store_file.url), url_of(folder)
-        async with Turn(registry, url) as turn:
+        async with MigrationLock(registry, url) as turn:
             lock = FolderLock(folder)
             try:
                 records = await read_all(stored, store_file.containers)
@@ -159,15 +159,15 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
     return to
 
 
-async def take_back_cluster(url: str, options: dict[str, str]) -> str:
-    """Let a cluster's store be served again; return the place its data was moved to. Errors: as `take_back_folder`."""
-    async with opened(url, options) as shared, Turn(shared.registry, url) as turn:
+async def undo_cluster(url: str, options: dict[str, str]) -> str:
+    """Let a cluster's store be served again; return the place its data was moved to. Errors: as `undo_folder`."""
+    async with open_shared_store(url, options) as shared, MigrationLock(shared.registry, url) as turn:
         records, stored = await read_records(shared), ContainerRecords(shared.registry, REAL)
         return await _take_back(url, stored, records, turn, options)
 
 
 async def _take_back(
-    url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], turn: Turn, options: dict[str, str]
+    url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], turn: MigrationLock, options: dict[str, str]
 ) -> str:
     numbers = [number for number, record in enumerate(records) if record.moved is not None]
     moved = records[numbers[0]].moved if numbers else None
@@ -175,7 +175,7 @@ async def _take_back(
         raise ConflictError(f"{url} wasn't moved, so there is nothing to undo")
     folder = folder_of(moved.to)
     place = ""  # that still has the data
-    if folder is not None and find(folder).store is not None:
+    if folder is not None and find_store(folder).store is not None:
         place = str(folder)
     elif folder is None or folder.is_dir():  # otherwise it is on another machine, or removed
         engine, _ = await open_engines(moved.to, REAL, **options)

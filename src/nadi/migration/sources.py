@@ -17,19 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from nadi.cluster.admin.cluster_view import SharedStore, living, opened
+from nadi.cluster.admin.cluster_view import SharedStore, live_servers, open_shared_store
 from nadi.cluster.storage import ClusterParts
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S, MIGRATION_REFRESH_S
-from nadi.migration.migration_lock import Turn
-from nadi.object_log.opening import open_of_chunks
+from nadi.migration.migration_lock import MigrationLock
+from nadi.object_log.opening import open_chunk_engines
 from nadi.observe.cluster import HeldContainer, HoldReport
 from nadi.runtime import REAL
-from nadi.segmentstore.data_dir import STORE, TIER2, StoreFile, Tier2, check_version, find
+from nadi.segmentstore.data_dir import STORE, TIER2, StoreFile, Tier2, check_version, find_store
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, MovedAway
-from nadi.segmentstore.write_freeze import Hold, is_left, leave_folder
+from nadi.segmentstore.write_freeze import WriteFreeze, abandon_folder, is_abandoned
 
 _LOOK_S = 0.1
 
@@ -48,7 +48,7 @@ class MigrationSource:
     containers: int
     chunks: ChunkStore
     stored: ContainerRecords
-    turn: Turn
+    turn: MigrationLock
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -95,12 +95,12 @@ class _FolderSource(MigrationSource):
     async def _open(self, stack: AsyncExitStack) -> None:
         self._store_file = store_of(self.folder)
         self.id, self.containers = self._store_file.cluster, self._store_file.containers
-        engine, registry = await open_of_chunks(
+        engine, registry = await open_chunk_engines(
             url := store_url(self.folder, self._store_file), REAL, **self._store_file.options
         )
         stack.push_async_callback(engine.close)
         self.stored = ContainerRecords(registry, REAL, is_alone=not self._store_file.url)
-        self.turn = await stack.enter_async_context(Turn(registry, self.url))
+        self.turn = await stack.enter_async_context(MigrationLock(registry, self.url))
         self.chunks = ChunkStore.from_url(url, **self._store_file.options)
         stack.push_async_callback(self.chunks.close)
 
@@ -111,7 +111,7 @@ class _FolderSource(MigrationSource):
 
     async def leave(self, to: str, migration: str) -> None:
         await self.turn.keep()
-        await leave_folder(self.folder, self.stored, to, migration)
+        await abandon_folder(self.folder, self.stored, to, migration)
 
     async def _settled(self, frozen: list[HeldContainer]) -> list[ContainerRecord]:
         records = await self.records()
@@ -124,7 +124,7 @@ class _FolderSource(MigrationSource):
 class StoppedFolder(_FolderSource):
     """Data folder without a server; none can start while this is open."""
 
-    _hold: Hold | None = None
+    _hold: WriteFreeze | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
@@ -133,7 +133,7 @@ class StoppedFolder(_FolderSource):
             store = await REAL.in_thread(partial(SegmentStore, self.folder, tier2=tier2))
             stack.push_async_callback(store.close)
             await store.start()
-            self._hold = Hold(store)
+            self._hold = WriteFreeze(store)
             stack.push_async_callback(self._hold.end)
 
     async def settle(self) -> list[ContainerRecord]:
@@ -145,7 +145,7 @@ class StoppedFolder(_FolderSource):
             await super().leave(to, migration)
         else:
             leave = partial(super().leave, to, migration)
-            await self._hold.keep(self._hold.id, leave, partial(is_left, self.stored))
+            await self._hold.keep(self._hold.id, leave, partial(is_abandoned, self.stored))
 
 
 class ServedFolder(_FolderSource):
@@ -204,7 +204,7 @@ async def read_all(stored: ContainerRecords, containers: int) -> list[ContainerR
 def store_of(folder: Path) -> StoreFile:
     """Read a data folder's store file. DataFolderError: it isn't a data folder."""
     check_version(folder)
-    store_file = find(folder).store
+    store_file = find_store(folder).store
     if store_file is None:
         raise DataFolderError(f"{folder} isn't a data folder: its file `{STORE}` is missing")
     return store_file
@@ -226,10 +226,10 @@ class ClusterStore(MigrationSource):
         self._options = options
         self._me = REAL.unique()[:16]
         self._parts: dict[int, ClusterParts] = {}  # claimed and not yet left
-        self._hold: Hold | None = None
+        self._hold: WriteFreeze | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._shared: SharedStore = await stack.enter_async_context(opened(self.url, self._options))
+        self._shared: SharedStore = await stack.enter_async_context(open_shared_store(self.url, self._options))
         cluster = self._shared.cluster
         if cluster.log is not None:
             raise InvalidArgumentError(
@@ -237,8 +237,8 @@ class ClusterStore(MigrationSource):
             )
         self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
         self.stored = ContainerRecords(self._shared.registry, REAL)
-        self.turn = await stack.enter_async_context(Turn(self._shared.registry, self.url))
-        self._living = await living(self._shared)
+        self.turn = await stack.enter_async_context(MigrationLock(self._shared.registry, self.url))
+        self._living = await live_servers(self._shared)
         self.is_served = bool(self._living)
         stack.push_async_callback(self._release)
 
@@ -268,7 +268,7 @@ class ClusterStore(MigrationSource):
             parts = ClusterParts(number, folder, self._me, seen, engine, self.stored, self.chunks, REAL)
             await self._store.take(parts)
             self._parts[number] = parts
-        self._hold = Hold(self._store)
+        self._hold = WriteFreeze(self._store)
         await self._hold.begin(MIGRATION_PAUSE_MAX_S)
         return await self.records()
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
-from nadi.migration.migration_lock import Incoming, Turn
+from nadi.migration.migration_lock import Incoming, MigrationLock
 from nadi.migration.sources import MigrationSource, read_all, store_url, url_of
 from nadi.object_log import identity
 from nadi.object_log.failures import public
-from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.opening import open_chunk_engines
 from nadi.object_log.outcomes import patiently
 from nadi.object_log.store_probe import prove
 from nadi.object_log.urls import check_shared
@@ -43,14 +43,14 @@ class MigrationTarget:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self._engine, registry = await open_of_chunks(self._store_url, REAL, **self._options)
+            self._engine, registry = await open_chunk_engines(self._store_url, REAL, **self._options)
             stack.push_async_callback(self._engine.close)
             self._owner = await patiently("read its owner", partial(identity.read_cluster, self._engine), REAL)
             if self._owner is None:
                 if await marks.begun(self._engine, self.url) is None:
                     await identity.refuse_strangers(self._engine, REAL)
                 await prove(self._engine, registry, REAL)
-            self._turn = await stack.enter_async_context(Turn(registry, self.url))
+            self._turn = await stack.enter_async_context(MigrationLock(registry, self.url))
             self._records = ContainerRecords(registry, REAL, is_alone=self._is_alone)
             self.chunks = ChunkStore.from_url(self._store_url, **self._options)
             self._stack = stack.pop_all()
@@ -120,7 +120,9 @@ class NewFolder(MigrationTarget):
         if tier2 is not None:
             data_dir.check_outside(folder, tier2.url)
             self._log = data_dir.LOG_ELSEWHERE
-            self._store_file = replace(self._store_file, url=data_dir.normal(tier2.url), options=public(tier2.options))
+            self._store_file = replace(
+                self._store_file, url=data_dir.normalized_url(tier2.url), options=public(tier2.options)
+            )
         self._is_alone = tier2 is None
         options = tier2.options if tier2 is not None else {}
         super().__init__(url_of(folder), store_url(folder, self._store_file), options, containers)
@@ -139,7 +141,7 @@ class NewFolder(MigrationTarget):
         self._lock.release()
 
     async def begin(self, source: MigrationSource) -> str:
-        store_file = data_dir.find(self.folder).store
+        store_file = data_dir.find_store(self.folder).store
         if store_file is not None and store_file.cluster != await source.left_by():
             raise DataFolderError(f"{self.folder} is already a data folder: choose an empty one")
         if store_file is None:
@@ -147,7 +149,7 @@ class NewFolder(MigrationTarget):
         return await super().begin(source)
 
     async def finish(self) -> None:
-        is_new = data_dir.find(self.folder).store is None
+        is_new = data_dir.find_store(self.folder).store is None
         records = await read_all(self._records, self.containers) if self._store_file.url else []
         if is_new:
             await REAL.in_thread(data_dir.make_containers, self.folder, self.containers)
@@ -162,7 +164,7 @@ class NewFolder(MigrationTarget):
 def check_empty(folder: Path) -> None:
     """Raise DataFolderError unless the folder can become a data folder. Remains of a migration in its store are checked
     there."""
-    if not folder.exists() or data_dir.find(folder).store is not None:
+    if not folder.exists() or data_dir.find_store(folder).store is not None:
         return
     containers = data_dir.container_folders(folder).values()
     new = [path.name for path in containers if data_dir.is_pristine(path)]  # created by a killed migration

@@ -95,7 +95,7 @@ class EventBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class EventPlaces:
+class EventPositions:
     """Positions of consecutive events in a segment, without their bytes; fields as in `EventBlock`."""
 
     starts: np.ndarray[Any, np.dtype[np.int64]]

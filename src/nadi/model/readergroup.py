@@ -15,7 +15,7 @@ from nadi.model.frontier import WAITING
 from nadi.model.segments import SegmentRange, share_keys
 from nadi.naming import parse_segment_name, segment_epoch
 
-NOBODY = ""
+UNASSIGNED = ""
 WITH_OUTPUTS = "2"
 STATE_KEY = b"state"
 NADIS_ID = b"nadi"  # prefix of the ids of nadi's groups
@@ -47,11 +47,11 @@ class NamedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
-    """A segment of the group. offset: where reading continues, or WAITING; owner: a reader, or NOBODY."""
+    """A segment of the group. offset: where reading continues, or WAITING; owner: a reader, or UNASSIGNED."""
 
     keys: NamedRange
     offset: int
-    owner: str = NOBODY
+    owner: str = UNASSIGNED
     is_done: bool = False
 
     @property

@@ -38,7 +38,7 @@ from nadi.limits import (
 )
 from nadi.model.reports import LoadReport, SegmentReport
 from nadi.web.bodies import BookmarkSeen, EventsMessage, FirstEvents, Played, SliceSeen, StreamSpan
-from nadi.web.reading.playing import first_events, play, stretch_of
+from nadi.web.reading.playing import first_events, play, replay_of
 from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
 from nadi.web.reading.times import CutTimes
@@ -220,11 +220,11 @@ class Projector:
                 case KnownStreams():
                     self._reply(name, "answer", await known(*stream, has_places=question.places, by=question.by))
                 case FirstEvents():
-                    stretch = await stretch_of(*stream, question)
+                    stretch = await replay_of(*stream, question)
                     batch = await first_events(self._manager, stretch, question.most, last=question.which == "last")
                     self._reply(name, "answer", batch)
                 case Played():
-                    await self._batches(name, play(self._manager, await stretch_of(*stream, question)), pending)
+                    await self._batches(name, play(self._manager, await replay_of(*stream, question)), pending)
                 case _:
                     await self._batches(name, tail(*stream), pending)
         except NadiError as error:

@@ -92,15 +92,15 @@ def public(config: Mapping[str, str]) -> dict[str, str]:
 
 
 async def map_errors(what: str, work: Awaitable[T], secrets: tuple[str, ...]) -> T:
-    """Await `work`, mapping errors by `told`. what: as in "the object store can't store log/0/1"."""
+    """Await `work`, mapping errors by `public_error`. what: as in "the object store can't store log/0/1"."""
     try:
         return await work
     except FOREIGN as error:
-        problem = told(what, error, secrets)
+        problem = public_error(what, error, secrets)
     raise problem  # here, without the original error as context, which would be logged
 
 
-def told(what: str, error: Exception, secrets: tuple[str, ...]) -> UnavailableError:
+def public_error(what: str, error: Exception, secrets: tuple[str, ...]) -> UnavailableError:
     text = str(error)
     if _CREDENTIALS_SERVERS.search(text):
         return RefusedError(

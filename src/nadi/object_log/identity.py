@@ -109,7 +109,7 @@ async def open_cluster(
             f"can't be changed: start with --containers {cluster.containers}, or leave it out"
         )
     if log is not None:
-        await check_its_log(cluster, log, runtime)
+        await check_log_identity(cluster, log, runtime)
         is_ours, owner = await stored_patiently(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
         if not is_ours:
             raise StoreError(
@@ -179,7 +179,7 @@ async def _log_id(log: OwnLog, runtime: Runtime) -> str:
     return data.decode()
 
 
-async def check_its_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
+async def check_log_identity(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
     """Raise StoreError unless the cluster was created with this log. Nothing is written."""
     data = await _get(log.engine, _LOG_ID, runtime)
     if cluster.log is None or data is None or data.decode() != cluster.log.id:

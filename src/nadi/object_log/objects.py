@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from nadi.object_log.engine import VersionedValue, check_name
-from nadi.object_log.failures import FOREIGN, RefusedError, is_no_bucket, map_errors, told
+from nadi.object_log.failures import FOREIGN, RefusedError, is_no_bucket, map_errors, public_error
 from nadi.object_log.urls import RemoteStore
 from nadi.wire.fields import Buffer
 
@@ -41,7 +41,7 @@ class _Objects:
         except FOREIGN as error:
             if mode != "overwrite" and isinstance(error, (AlreadyExistsError, PreconditionError)):
                 return None
-            problem = told(f"store {name}", error, self._secrets)
+            problem = public_error(f"store {name}", error, self._secrets)
         raise problem
 
     async def _or_none(self, name: str, work: Awaitable[T]) -> T | None:
@@ -50,7 +50,7 @@ class _Objects:
         except FOREIGN as error:
             if isinstance(error, FileNotFoundError) and not is_no_bucket(error):
                 return None
-            problem = told(f"read {name}", error, self._secrets)
+            problem = public_error(f"read {name}", error, self._secrets)
         raise problem
 
     async def _get(self, name: str) -> tuple[memoryview, ObjectMeta] | None:
@@ -71,7 +71,7 @@ class _Objects:
                 yield [meta for meta in page if meta["path"] not in ("", folder)]
             return
         except FOREIGN as error:
-            problem = told(f"list {prefix}", error, self._secrets)
+            problem = public_error(f"list {prefix}", error, self._secrets)
         raise problem
 
     async def _delete(self, names: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class ObjectEngine(_Objects):
             is_absent = isinstance(error, FileNotFoundError)
             if is_absent and not is_no_bucket(error):
                 return None
-            problem = told(f"read {name}", error, self._secrets)
+            problem = public_error(f"read {name}", error, self._secrets)
         # every store raises its own error for a range that begins past the end
         meta = None if is_absent else await self._meta(name)
         if meta is not None and meta["size"] <= position:

@@ -20,7 +20,7 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
     """Open `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///` (private to this call) for a
     cluster.
 
-    Use `open_of_chunks` for HDFS. Closing the engine closes both. config: see `remote_store`. A remote store isn't
+    Use `open_chunk_engines` for HDFS. Closing the engine closes both. config: see `remote_store`. A remote store isn't
     contacted yet: see `prove`. InvalidArgumentError: not such a URL, or the configuration is incomplete.
     UnavailableError: the folder can't be used.
     """
@@ -32,7 +32,7 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
     return ObjectEngine(remote), ObjectRegistry(remote)
 
 
-async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
+async def open_chunk_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
     """`open_engines` for stores that hold only chunks and their owner's name, HDFS included. Same errors."""
     if urlsplit(url).scheme == HDFS:
         return open_hdfs(url, runtime, **config)

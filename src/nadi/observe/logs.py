@@ -51,7 +51,7 @@ def about(**fields: object) -> Iterator[None]:
         _about.reset(token)
 
 
-def of_process(**fields: object) -> None:
+def add_process_fields(**fields: object) -> None:
     """Add fields to all messages that this process logs from now on."""
     _of_process.update(fields)
 
@@ -120,7 +120,7 @@ def _message(record: logging.LogRecord) -> str:
         return f"{record.msg!r} with {record.args!r} ({type(error).__name__}: {error})"
 
 
-def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
+def configure(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
     """Configure this process's logging. text: the format of messages as text."""
     # gRPC's C library writes its own lines, one for each failed TLS handshake, at an unlimited rate
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -134,7 +134,7 @@ def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> No
         threading.excepthook = lambda hook: _uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)
 
 
-def set_up_from(environment: Mapping[str, str], text: str) -> None:
+def configure_from(environment: Mapping[str, str], text: str) -> None:
     """Configure logging from the variables NADI_LOG (level) and NADI_LOG_FORMAT; InvalidArgumentError if invalid."""
     level, form = environment.get(ENVIRONMENT_LEVEL, "WARNING"), environment.get(ENVIRONMENT_FORMAT, "text")
     for variable, value, choices in (
@@ -143,7 +143,7 @@ def set_up_from(environment: Mapping[str, str], text: str) -> None:
     ):
         if value not in choices:
             raise InvalidArgumentError(f"{variable} must be one of {', '.join(choices)}, not {value!r}")
-    set_up(level, form, text)
+    configure(level, form, text)
 
 
 def _unraisable(hook: sys.UnraisableHookArgs) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class MetricDefinition:
     """The definition of a metric; a counter's samples are named `<name>_total`."""
 
     name: str
@@ -32,7 +32,7 @@ class Meaning:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def by_name(meanings: Iterable[Meaning]) -> Mapping[str, Meaning]:
+def by_name(meanings: Iterable[MetricDefinition]) -> Mapping[str, MetricDefinition]:
     """Return a registry of metrics by name."""
     return {meaning.name: meaning for meaning in meanings}
 
@@ -77,7 +77,7 @@ Value: TypeAlias = float | Distribution | Callable[[], float] | None
 class Sample(NamedTuple):
     """A metric's current value. labels: their values, in the definition's order."""
 
-    meaning: Meaning
+    meaning: MetricDefinition
     value: Value
     labels: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ def families(samples: Iterable[Sample]) -> Iterator[Metric]:
         yield family(same[0].meaning, ((sample.labels, sample.value) for sample in same))
 
 
-def family(meaning: Meaning, samples: Iterable[tuple[tuple[str, ...], Value]]) -> Metric:
+def family(meaning: MetricDefinition, samples: Iterable[tuple[tuple[str, ...], Value]]) -> Metric:
     """Return one metric with its samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 

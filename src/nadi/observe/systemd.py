@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "NOTIFY_SOCKET"
 
 
-def tell_systemd(state: str) -> None:
+def notify_systemd(state: str) -> None:
     """Send a state, such as the line `READY=1` (sd_notify(3)). Failures are logged and not raised."""
     path = os.environ.get(VARIABLE, "")
     if not path:

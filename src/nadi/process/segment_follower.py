@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.reading.read_ahead import Gap, SegmentSource, share_bytes
-from nadi.client.segments.info import what_became_of
+from nadi.client.segments.info import resolve_missing
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
@@ -289,7 +289,7 @@ async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None
 async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int], remedy: str) -> None:
     """Raise StreamRecreatedError with `remedy` if the stream doesn't have these segments, or StreamNotFoundError."""
     newest = max(segments, default=None)
-    error = None if newest is None else await what_became_of(stores, segment_name(scope, stream, newest))
+    error = None if newest is None else await resolve_missing(stores, segment_name(scope, stream, newest))
     if isinstance(error, StreamRecreatedError):
         raise StreamRecreatedError(scope, stream, remedy) from error
     if isinstance(error, StreamNotFoundError):

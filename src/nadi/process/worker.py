@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import following
+from nadi.client.segments.info import successors_of
 from nadi.client.tables.catalog import CatalogRecord
 from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRecreatedError, UnavailableError
 from nadi.limits import PROCESS_BEAT_S
@@ -262,7 +262,7 @@ class StreamWorker(Generic[P]):
     async def _complete(self, followed: Followed, gaps: int = 0) -> None:
         segment = followed.reach.segment_id
         try:
-            successors = await following(self._stores, self._scope, self._stream, segment)
+            successors = await successors_of(self._stores, self._scope, self._stream, segment)
         except EpochGoneError:
             await self._find_head()
             return

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from nadi.client.control.arguments import several_texts
+from nadi.client.control.arguments import check_strings
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES, SEARCH_TOKEN_BYTES
 from nadi.model.field_path import FieldPath, parse_path
@@ -70,7 +70,7 @@ def fields_of(text: str | Iterable[str]) -> tuple[Field, ...]:
     >>> fields_of("message:text, ms:long")
     (Field(name='message', kind='text'), Field(name='ms', kind='long'))
     """
-    texts = _divided(text) if isinstance(text, str) else several_texts(text, "the fields of an index")
+    texts = _divided(text) if isinstance(text, str) else check_strings(text, "the fields of an index")
     parts = [part.strip() for part in texts]
     if not 0 < len(parts) <= SEARCH_FIELDS:
         raise InvalidArgumentError(f"an index must have 1 to {SEARCH_FIELDS} fields, not {len(parts):,}")

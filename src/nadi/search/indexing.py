@@ -37,9 +37,9 @@ from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.scan.connection import ConnectionSettings, client_of, connection_of
-from nadi.client.scan.pieces import ScanRange, divided
+from nadi.client.scan.pieces import ScanRange, split_large
 from nadi.client.segments.info import segment_info
-from nadi.client.stream_cuts.arrival_times import UNKNOWN, came_by, came_within
+from nadi.client.stream_cuts.arrival_times import UNKNOWN, arrival_ranges, arrival_times
 from nadi.client.stream_cuts.cuts import slices_between
 from nadi.defaults import DEFAULT_URI
 from nadi.model.frontier import Bound
@@ -221,7 +221,7 @@ class Indexer(StreamWorker[ShardManifest]):
             offsets = np.concatenate([block.offsets() for block in item.blocks])
             name = segment_name(self._scope, self._stream, reach.segment_id)
             try:
-                arrivals = await came_by(
+                arrivals = await arrival_times(
                     self._stores, name, offsets, item.blocks[-1].offset + item.blocks[-1].size_bytes
                 )
             except errors.SegmentNotFoundError:  # truncated since it was read: retention deletes the shard
@@ -486,7 +486,7 @@ async def _orders(
         before = known.segments[segment].order if segment in known.segments else 0
         try:
             name = segment_name(scope, stream, segment)
-            arrivals = await came_by(stores_of(manager), name, np.array([end - 1], np.int64), end)
+            arrivals = await arrival_times(stores_of(manager), name, np.array([end - 1], np.int64), end)
         except errors.SegmentNotFoundError:  # truncated meanwhile
             arrivals = np.array([UNKNOWN])
         orders[segment] = PastOrders(start, before, end, int(arrivals[0]))
@@ -516,7 +516,7 @@ async def _spans(
             pieces.append(ScanRange(tail.stream, piece.segment_id, start, piece.end))
     total = sum(piece.size_bytes for piece in pieces)
     count = min(max(-(-total // max_bytes), 1), limits.SCAN_SPLITS)
-    parts = await divided(manager, scope, pieces, count, 1)
+    parts = await split_large(manager, scope, pieces, count, 1)
     return lettered + [(piece.segment_id, piece.start, piece.end) for piece in parts]
 
 
@@ -569,6 +569,6 @@ async def _built(
     if not blocks:
         return Built()
     offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
-    arrivals, ends = await came_within(stores, name, offsets, end)
+    arrivals, ends = await arrival_ranges(stores, name, offsets, end)
     run = EventRun(segment, blocks, past_micros(known, offsets, arrivals, ends))
     return await REAL.in_thread(build, [run], definition.format, definition.fields)

@@ -44,7 +44,7 @@ _CONTAINER = re.compile(r"container-(\d+)")
 
 
 @contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def mapped_errors(folder: Path) -> Iterator[None]:
     """Turn system errors while opening a data folder into errors that say what to do."""
     try:
         yield
@@ -146,7 +146,7 @@ class StoreLocation(NamedTuple):
     disagree: bool = False
 
 
-def find(folder: Path) -> StoreLocation:
+def find_store(folder: Path) -> StoreLocation:
     """Find the folder's store from `store.json` and the store's identity; changes nothing."""
     own = _read_own(folder)
     stored: Cluster | str
@@ -192,7 +192,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
             f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
         )
     check_version(folder)
-    location = find(folder)
+    location = find_store(folder)
     if location.store is None:
         _check_is_new(folder, location.wrong)
         store = _chosen(
@@ -200,7 +200,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
         )
         begin(folder, store)
         return store
-    check_stays(folder, location.store)
+    check_not_moved(folder, location.store)
     if location.disagree:
         raise errors.DataFolderError(
             f"{STORE} and {TIER2}/{IDENTITY} in {folder} contradict each other: remove the wrong one"
@@ -210,7 +210,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
             f"the data folder {folder} was created with {location.store.containers} containers, "
             "which can't be changed: omit --containers"
         )
-    for problem in misplaced(folder, location.store.containers):
+    for problem in unexpected_containers(folder, location.store.containers):
         raise errors.DataFolderError(f"the data folder {folder} can't be used: {problem}")
     if missing := sorted(set(range(location.store.containers)) - set(container_folders(folder))):
         raise errors.DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's folder is missing")
@@ -235,12 +235,12 @@ def check_version(folder: Path) -> None:
             f"{folder} is the store of a cluster: serve it with `nadi up --workers N --data {folder}`; other commands "
             f"take its URL, {folder.absolute().as_uri()}"
         )
-    store = find(folder).store
+    store = find_store(folder).store
     if store is not None and store.format != FORMAT:
         raise errors.DataFolderVersionError(str(folder), store.format, FORMAT)
 
 
-def check_stays(folder: Path, store: StoreFile) -> None:
+def check_not_moved(folder: Path, store: StoreFile) -> None:
     """Raise DataFolderError if the folder's data was moved elsewhere."""
     if store.moved_to:
         raise errors.DataFolderError(
@@ -256,7 +256,7 @@ def _check_is_new(folder: Path, wrong: str) -> None:
         stored = stored_containers(folder)
         if not stored:
             return
-        problem = f"{STORE} and the containers are missing, but {TIER2} has data of {named(stored)}"
+        problem = f"{STORE} and the containers are missing, but {TIER2} has data of {container_names(stored)}"
         raise errors.DamagedStateError(str(folder), problem, "data only in the log is lost")
     raise errors.DataFolderError(
         f"`{STORE}` of the data folder {folder} is {wrong}, and there is no `{TIER2}/{IDENTITY}` to restore it from: "
@@ -267,7 +267,7 @@ def _check_is_new(folder: Path, wrong: str) -> None:
 def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFile:
     """Return the store with the configured settings; raise DataFolderError if that contradicts the folder."""
     if store.is_elsewhere:
-        if configured is None or normal(configured.url) != store.url:
+        if configured is None or normalized_url(configured.url) != store.url:
             raise errors.DataFolderError(
                 f"the data folder {folder} keeps its chunks in {store.url}"
                 f"{f', not in {configured.url}' if configured else ''}: start it with --tier2 {store.url}, "
@@ -280,7 +280,7 @@ def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFi
                 "or remove the folder, which is still empty"
             )
         return store
-    url = normal(configured.url)
+    url = normalized_url(configured.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
         raise errors.DataFolderError(
@@ -310,7 +310,7 @@ def make_containers(folder: Path, count: int) -> None:
 
 def heal(folder: Path) -> None:
     """Rewrite a missing or damaged identity file; blocking."""
-    location = find(folder)
+    location = find_store(folder)
     if location.heals and location.store is not None:
         if location.wrong:
             location.store.write(folder)
@@ -328,7 +328,7 @@ def _identity(store: StoreFile) -> Cluster:
     return Cluster(store.cluster, store.containers, STORE_FORMAT, 0, LOG)
 
 
-def normal(url: str) -> str:
+def normalized_url(url: str) -> str:
     """Return the URL in the form that is stored and compared.
 
     >>> normal("s3://bucket/prefix/")
@@ -356,7 +356,7 @@ def has_chunks(folder: Path) -> bool:
 
 
 def is_data_folder(folder: Path) -> bool:
-    return find(folder).store is not None or bool(known_containers(folder))
+    return find_store(folder).store is not None or bool(known_containers(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
@@ -377,11 +377,11 @@ def known_containers(folder: Path) -> dict[int, Path]:
     return {number: folder / f"container-{number}" for number in numbers}
 
 
-def named(numbers: Iterable[int]) -> str:
+def container_names(numbers: Iterable[int]) -> str:
     return ", ".join(f"container-{number}" for number in sorted(numbers))
 
 
-def misplaced(folder: Path, count: int) -> list[str]:
+def unexpected_containers(folder: Path, count: int) -> list[str]:
     """Describe each container beyond `count`, and what to do about it."""
     others = [path.name for number, path in container_folders(folder).items() if number >= count]
     return [f"{name} is unexpected: `{STORE}` says {count} containers; move it elsewhere" for name in others]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nadi.observe.metrics import Meaning, Sample, Value, by_name
+from nadi.observe.metrics import MetricDefinition, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.scrub import Scrubber
@@ -32,41 +32,57 @@ _COUNTED = (  # with the attribute of `StoreCounters`
 
 MEANINGS = by_name(
     (
-        *(Meaning(name, text, (), "counter") for name, text, _ in _COUNTED),
-        Meaning("nadi_store_append_seconds", "Latency of appends, in total and by stage.", ("stage",), "histogram"),
-        Meaning("nadi_store_reads", "Reads answered, by source of the bytes.", ("source",), "counter"),
-        Meaning("nadi_store_read_bytes", "Bytes read, by source.", ("source",), "counter"),
-        Meaning("nadi_store_cache_bytes", "Bytes of blocks in memory."),
-        Meaning("nadi_store_cache_max_bytes", "Limit on the bytes of blocks in memory."),
-        Meaning("nadi_store_cache_hits", "Blocks that reads found in memory.", (), "counter"),
-        Meaning("nadi_store_cache_misses", "Reads of blocks that weren't in memory.", (), "counter"),
-        Meaning("nadi_store_cache_evictions", "Blocks evicted from memory.", (), "counter"),
-        Meaning("nadi_store_containers", "Containers of this server, by state.", ("state",)),
-        Meaning("nadi_store_container_up", "1 while the container takes requests, else 0.", _CONTAINER),
-        Meaning("nadi_store_damaged_places", "Known damaged places of a container's data.", _CONTAINER),
-        Meaning("nadi_store_queue_bytes", "Bytes of requests waiting for a frame.", _CONTAINER),
-        Meaning("nadi_store_log_bytes", "Bytes of a container's log, with its separate files.", _CONTAINER),
-        Meaning("nadi_store_log_max_bytes", "Log size above which appends are refused until tier 2 accepts data."),
-        Meaning("nadi_store_log_full", "1 while the log exceeds its limit or its disk is full, else 0.", _CONTAINER),
-        Meaning("nadi_store_tier2_lag_bytes", "Bytes in the log not yet in tier 2.", _CONTAINER),
-        Meaning("nadi_store_tier2_lag_seconds", "Age of the oldest bytes not yet in tier 2.", _CONTAINER),
-        Meaning("nadi_store_tier2_up", "1 if the last round of tiering succeeded, else 0.", _CONTAINER),
-        Meaning("nadi_store_tier2_chunks", "Chunks stored, by reason.", ("kind",), "counter"),
-        Meaning("nadi_store_tier2_bytes", "Bytes of the chunks stored, by reason.", ("kind",), "counter"),
-        Meaning("nadi_store_checkpoint_seconds", "Time taken to write the state.", (), "histogram"),
-        Meaning("nadi_store_checkpoint_age_seconds", "Time since the stored state was last up to date.", _CONTAINER),
-        Meaning("nadi_store_snapshot_seconds", "Time taken to store a snapshot of the state.", (), "histogram"),
-        Meaning("nadi_store_snapshot_age_seconds", "Time since the snapshots were last up to date.", _CONTAINER),
-        Meaning("nadi_store_paused_seconds", "Time that background work was paused.", ("container", "work"), "counter"),
-        Meaning("nadi_store_scrub_running", "1 while a scrub is running, else 0."),
-        Meaning("nadi_store_scrub_age_seconds", "Time since the last scrub ended, or since the first start."),
-        Meaning("nadi_store_scrub_damages", "Damaged places found by the last scrub."),
-        Meaning("nadi_store_scrub_renewals", "Damaged copies replaced by the last scrub."),
-        Meaning("nadi_store_scrub_read_bytes", "Bytes read by the running scrub, or else by the last one."),
-        Meaning("nadi_peers_held_bytes", "Bytes buffered for connected peers, by direction.", ("direction",)),
-        Meaning("nadi_peers_max_bytes", "Limit on bytes buffered for connected peers, by direction.", ("direction",)),
-        Meaning("nadi_peers_waiting", "Connections waiting for buffer memory."),
-        Meaning("nadi_peers_too_slow", "Connections closed because their peers were too slow.", (), "counter"),
+        *(MetricDefinition(name, text, (), "counter") for name, text, _ in _COUNTED),
+        MetricDefinition(
+            "nadi_store_append_seconds", "Latency of appends, in total and by stage.", ("stage",), "histogram"
+        ),
+        MetricDefinition("nadi_store_reads", "Reads answered, by source of the bytes.", ("source",), "counter"),
+        MetricDefinition("nadi_store_read_bytes", "Bytes read, by source.", ("source",), "counter"),
+        MetricDefinition("nadi_store_cache_bytes", "Bytes of blocks in memory."),
+        MetricDefinition("nadi_store_cache_max_bytes", "Limit on the bytes of blocks in memory."),
+        MetricDefinition("nadi_store_cache_hits", "Blocks that reads found in memory.", (), "counter"),
+        MetricDefinition("nadi_store_cache_misses", "Reads of blocks that weren't in memory.", (), "counter"),
+        MetricDefinition("nadi_store_cache_evictions", "Blocks evicted from memory.", (), "counter"),
+        MetricDefinition("nadi_store_containers", "Containers of this server, by state.", ("state",)),
+        MetricDefinition("nadi_store_container_up", "1 while the container takes requests, else 0.", _CONTAINER),
+        MetricDefinition("nadi_store_damaged_places", "Known damaged places of a container's data.", _CONTAINER),
+        MetricDefinition("nadi_store_queue_bytes", "Bytes of requests waiting for a frame.", _CONTAINER),
+        MetricDefinition("nadi_store_log_bytes", "Bytes of a container's log, with its separate files.", _CONTAINER),
+        MetricDefinition(
+            "nadi_store_log_max_bytes", "Log size above which appends are refused until tier 2 accepts data."
+        ),
+        MetricDefinition(
+            "nadi_store_log_full", "1 while the log exceeds its limit or its disk is full, else 0.", _CONTAINER
+        ),
+        MetricDefinition("nadi_store_tier2_lag_bytes", "Bytes in the log not yet in tier 2.", _CONTAINER),
+        MetricDefinition("nadi_store_tier2_lag_seconds", "Age of the oldest bytes not yet in tier 2.", _CONTAINER),
+        MetricDefinition("nadi_store_tier2_up", "1 if the last round of tiering succeeded, else 0.", _CONTAINER),
+        MetricDefinition("nadi_store_tier2_chunks", "Chunks stored, by reason.", ("kind",), "counter"),
+        MetricDefinition("nadi_store_tier2_bytes", "Bytes of the chunks stored, by reason.", ("kind",), "counter"),
+        MetricDefinition("nadi_store_checkpoint_seconds", "Time taken to write the state.", (), "histogram"),
+        MetricDefinition(
+            "nadi_store_checkpoint_age_seconds", "Time since the stored state was last up to date.", _CONTAINER
+        ),
+        MetricDefinition(
+            "nadi_store_snapshot_seconds", "Time taken to store a snapshot of the state.", (), "histogram"
+        ),
+        MetricDefinition(
+            "nadi_store_snapshot_age_seconds", "Time since the snapshots were last up to date.", _CONTAINER
+        ),
+        MetricDefinition(
+            "nadi_store_paused_seconds", "Time that background work was paused.", ("container", "work"), "counter"
+        ),
+        MetricDefinition("nadi_store_scrub_running", "1 while a scrub is running, else 0."),
+        MetricDefinition("nadi_store_scrub_age_seconds", "Time since the last scrub ended, or since the first start."),
+        MetricDefinition("nadi_store_scrub_damages", "Damaged places found by the last scrub."),
+        MetricDefinition("nadi_store_scrub_renewals", "Damaged copies replaced by the last scrub."),
+        MetricDefinition("nadi_store_scrub_read_bytes", "Bytes read by the running scrub, or else by the last one."),
+        MetricDefinition("nadi_peers_held_bytes", "Bytes buffered for connected peers, by direction.", ("direction",)),
+        MetricDefinition(
+            "nadi_peers_max_bytes", "Limit on bytes buffered for connected peers, by direction.", ("direction",)
+        ),
+        MetricDefinition("nadi_peers_waiting", "Connections waiting for buffer memory."),
+        MetricDefinition("nadi_peers_too_slow", "Connections closed because their peers were too slow.", (), "counter"),
     )
 )
 

@@ -43,7 +43,7 @@ def is_no_room(error: Exception, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def in_words(folder: Path) -> Iterator[None]:
+def mapped_errors(folder: Path) -> Iterator[None]:
     """Map errors while a command writes to a folder. StorageFullError: the disk is full. UnavailableError: the disk
     fails."""
     try:

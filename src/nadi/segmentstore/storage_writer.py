@@ -34,7 +34,7 @@ from nadi.segmentstore.reading.boundaries import event_begins
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.state.records import Extent, SegmentRecord
-from nadi.segmentstore.tier1.blob_files import RunFile, RunFiles
+from nadi.segmentstore.tier1.blob_files import BlobFile, BlobFiles
 from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier2.checksums import ChunkDescription, boundaries_of, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -59,7 +59,7 @@ class Move(NamedTuple):
 
     extents: list[Extent]
     size_bytes: int
-    file: RunFile | None = None
+    file: BlobFile | None = None
 
     @property
     def is_large(self) -> bool:
@@ -69,7 +69,7 @@ class Move(NamedTuple):
 def next_move(
     record: SegmentRecord,
     moving: Collection[Extent],
-    runs: RunFiles | None,
+    runs: BlobFiles | None,
     most_bytes: int,
     due_before: float,
     *,
@@ -111,7 +111,7 @@ def next_move(
     return Move(copied, size) if copied else None
 
 
-def of_file(extents: list[Extent], first: int, file: RunFile) -> tuple[int, bool]:
+def of_file(extents: list[Extent], first: int, file: BlobFile) -> tuple[int, bool]:
     """Return the index after the extents of the file that starts at `first`, and whether they cover the whole file. An
     extent in another location shows that a truncation or a merge came between; a damaged extent stays in the log."""
     begin = extents[first].offset
@@ -284,7 +284,7 @@ class StorageWriter:
         async with self._at_once:
             return await self._store(record, [extent])
 
-    async def _store(self, record: SegmentRecord, extents: list[Extent], file: RunFile | None = None) -> bool:
+    async def _store(self, record: SegmentRecord, extents: list[Extent], file: BlobFile | None = None) -> bool:
         """Combine the extents in one chunk, verified byte by byte. file: a separate file with all of them, which
         becomes the chunk. Return False if they can't be read or no longer belong to the segment, or if the file can't
         become a chunk."""
@@ -330,7 +330,7 @@ class StorageWriter:
         finally:
             self._planned_here.discard(name)
 
-    async def _adopt(self, name: str, file: RunFile, tail: list[Buffer]) -> bool:
+    async def _adopt(self, name: str, file: BlobFile, tail: list[Buffer]) -> bool:
         """Turn the file into the chunk of that name; if that fails, its extents are copied next time."""
         is_left = False
         try:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from nadi.access.budget import Budget
-from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
 from nadi.errors import ClosedError, InvalidArgumentError, NadiError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
@@ -33,10 +33,10 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container, note_missing
 from nadi.segmentstore.container_registry import ContainerRegistry, Placement
 from nadi.segmentstore.counters import StoreCounters, StoreTracing
-from nadi.segmentstore.data_dir import TIER2, FolderLock, Tier2, explained, make_private, open_folder
+from nadi.segmentstore.data_dir import TIER2, FolderLock, Tier2, make_private, mapped_errors, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.storage import ContainerParts, LocalParts
+from nadi.segmentstore.recovery.storage import ContainerStorage, LocalStorage
 from nadi.segmentstore.scrub import Scrubber
 from nadi.segmentstore.server.appends import Appends, Setup, WriterAppend, WriterSession
 from nadi.segmentstore.server.connection import Connection
@@ -156,14 +156,14 @@ class SegmentStore:
         tokens: TokenKey | None = None,
         runtime: Runtime = REAL,
         chunks: ChunkStore | None = None,
-        parts: Sequence[ContainerParts] | None = None,
+        parts: Sequence[ContainerStorage] | None = None,
         owner_of: Placement = lambda number: "",
         on_lost: Callable[[int], None] | None = None,
         tier2: Tier2 | None = None,
         log_max_bytes: int = LOG_MAX_BYTES,
     ) -> None:
         self._folder = folder
-        with explained(folder):
+        with mapped_errors(folder):
             self._lock = FolderLock(folder)
             try:
                 make_private(folder)
@@ -189,7 +189,7 @@ class SegmentStore:
         self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), StoreCounters()
         if parts is None:
             is_owned = self._lock.is_held
-            parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
+            parts = [LocalStorage(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
         self._registry = ContainerRegistry(count, map(self._container, parts), owner_of)
         self.container_of = self._registry.container_of
         if traces.active is not None:
@@ -214,7 +214,7 @@ class SegmentStore:
         self.address = ("", 0)
         self.too_slow = 0  # connections ended because the peer was too slow
 
-    def _container(self, parts: ContainerParts) -> Container:
+    def _container(self, parts: ContainerStorage) -> Container:
         container = Container(parts, self.cache, self._runtime, self.counts)
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
@@ -247,7 +247,7 @@ class SegmentStore:
     async def start(self) -> None:
         """Recover all containers; raise StorageFullError or another NadiError if one can't be recovered."""
         try:
-            with explained(self._folder):
+            with mapped_errors(self._folder):
                 if self.chunks.claim is not None:
                     await self.chunks.claim.start()
                 for container in self.containers:
@@ -259,12 +259,12 @@ class SegmentStore:
             writer.start()
         self.scrub.start()
 
-    async def take(self, parts: ContainerParts) -> None:
+    async def take(self, parts: ContainerStorage) -> None:
         """Acquire a container that no other server has open; raise as `start` does if it can't be recovered. Runs to
         its end even if cancelled, as `give_up` does; `close` waits for either."""
         await self._move(partial(self._take, parts))
 
-    async def _take(self, parts: ContainerParts) -> None:
+    async def _take(self, parts: ContainerStorage) -> None:
         assert parts.number not in self._registry, "a container is acquired only once"
         self._coming = container = self._container(parts)
         try:
@@ -393,7 +393,7 @@ class SegmentStore:
         self.address = sockets[0].getsockname()[:2]
         return self.address
 
-    def _connection(self, guest: Guest | None = None) -> Connection:
+    def _connection(self, guest: AcceptedConnection | None = None) -> Connection:
         return Connection(
             self.container_of,
             self._service,

@@ -21,7 +21,7 @@ from nadi.errors import ConflictError, DamagedDataError, NadiError, RequestTimeo
 from nadi.observe.cluster import HeldContainer
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.data_dir import find
+from nadi.segmentstore.data_dir import find_store
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.records import ContainerRecords, MovedAway
@@ -29,10 +29,10 @@ from nadi.segmentstore.tier2.records import ContainerRecords, MovedAway
 log = logging.getLogger(__name__)
 
 
-async def leave_folder(folder: Path, stored: ContainerRecords, to: str, migration: str) -> None:
+async def abandon_folder(folder: Path, stored: ContainerRecords, to: str, migration: str) -> None:
     """Prevent every server from opening the data folder from now on; idempotent. The first container's record decides.
-    UnavailableError, OSError: unknown whether this took effect; see `is_left`."""
-    store = find(folder).store
+    UnavailableError, OSError: unknown whether this took effect; see `is_abandoned`."""
+    store = find_store(folder).store
     assert store is not None, "a server or a migration has it open"
     for number in range(store.containers):
         record = (await stored.read(number)).record
@@ -41,7 +41,7 @@ async def leave_folder(folder: Path, stored: ContainerRecords, to: str, migratio
     await REAL.in_thread(replace(store, moved_to=to, moved_by=migration).write, folder)
 
 
-async def is_left(stored: ContainerRecords) -> bool:
+async def is_abandoned(stored: ContainerRecords) -> bool:
     """Return whether a data folder was, or might have been, abandoned."""
     try:
         return (await stored.read(0)).record.moved is not None
@@ -57,7 +57,7 @@ class _FreezePhase(Enum):
     KEPT = "kept"
 
 
-class Hold:
+class WriteFreeze:
     """The write freeze of one started store."""
 
     def __init__(self, store: SegmentStore, runtime: Runtime = REAL) -> None:
@@ -146,7 +146,7 @@ class Hold:
             await self._unfreeze()
 
     async def keep(
-        self, hold: str, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]
+        self, hold: str, leave: Callable[[], Awaitable[None]], is_abandoned: Callable[[], Awaitable[bool]]
     ) -> None:
         """Make the freeze permanent. hold: the id of the freeze, which must still be active. leave: prevents other
         servers from opening this data. is_left: returns whether a failed `leave` did, or may have, taken effect: then
@@ -156,14 +156,14 @@ class Hold:
             raise ConflictError("the write freeze has ended and writes continue: begin again")
         self._phase = _FreezePhase.LEAVING
         self._forget_timer()
-        self._ending = asyncio.ensure_future(self._leave(leave, is_left))
+        self._ending = asyncio.ensure_future(self._leave(leave, is_abandoned))
         await asyncio.shield(self._ending)
 
-    async def _leave(self, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]) -> None:
+    async def _leave(self, leave: Callable[[], Awaitable[None]], is_abandoned: Callable[[], Awaitable[bool]]) -> None:
         try:
             await leave()
         except BaseException:
-            if await is_left():
+            if await is_abandoned():
                 self._phase = _FreezePhase.KEPT
             else:
                 await self._unfreeze()

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import chained, divided, pieces_of
+from nadi.client.scan.pieces import chained, pieces_of, split_large
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import arrow_schema
 from nadi.client.stream_cuts.timestamps import event_moment, is_moment
@@ -94,7 +94,7 @@ class BatchReader(DataSourceReader):
         if options.ordered:
             return partitions_of(options, pieces, await chained(manager, options.scope, pieces))
         sizes = options.max_partitions, options.min_partition_bytes
-        return partitions_of(options, await divided(manager, options.scope, pieces, *sizes))
+        return partitions_of(options, await split_large(manager, options.scope, pieces, *sizes))
 
 
 class SourceRequest:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import following
+from nadi.client.segments.info import successors_of
 from nadi.errors import (
     ConflictError,
     EpochGoneError,
@@ -205,7 +205,7 @@ class SinkRecord:
         if segment is None:
             return intent
         try:
-            await following(stores_of(self._manager), self._options.scope, self._options.stream, segment)
+            await successors_of(stores_of(self._manager), self._options.scope, self._options.stream, segment)
         except StreamRecreatedError:
             return None
         except EpochGoneError:  # the segment was forgotten after many scalings

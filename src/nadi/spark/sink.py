@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from nadi.client.aio import StreamManager, Transaction
 from nadi.client.stream_cuts.timestamps import HEAD, TAIL
-from nadi.client.writing.transactions import let_go
+from nadi.client.writing.transactions import release_transaction
 from nadi.errors import InvalidArgumentError, NadiError, NotEmptyError, SegmentGoneError
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.streamcut import StreamCut
@@ -239,7 +239,7 @@ class _SinkWriter:
 
 async def _hand_over(txn: Transaction, lease_ms: int) -> None:
     await txn.flush()
-    let_go(txn)  # also stops the pinger, which would shorten the lease again
+    release_transaction(txn)  # also stops the pinger, which would shorten the lease again
     await txn.ping(lease_ms)
 
 
@@ -247,7 +247,7 @@ async def _abort(txn: Transaction) -> None:
     try:
         await txn.abort()
     except NadiError:
-        let_go(txn)  # it expires with its lease
+        release_transaction(txn)  # it expires with its lease
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:

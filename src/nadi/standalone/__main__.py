@@ -65,7 +65,7 @@ def main() -> int:
             import nadi.limits  # noqa: F401 - raises if NADI_LIMITS is invalid, before any module reads a limit
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from error
-        logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
+        logs.configure_from(os.environ, "nadi %(levelname)s %(message)s")
         traces.turn_on_export(os.environ.get(traces.ENVIRONMENT, "none"), traces.ENVIRONMENT)
         import uvloop
 

@@ -26,14 +26,14 @@ from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError
 from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, STOP_DOOR_S, THREAD_SWITCH_S
-from nadi.loopback_clients import Door, OwnClients
+from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.naming import check_path
 from nadi.observe.health import Component
-from nadi.observe.metrics import Meaning, Sample, Value, by_name
+from nadi.observe.metrics import MetricDefinition, Sample, Value, by_name
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.metrics import samples
 from nadi.segmentstore.store import SegmentStore
-from nadi.shutdown import Ending
+from nadi.shutdown import ShutdownSteps
 from nadi.standalone.ports import listening
 
 if TYPE_CHECKING:
@@ -49,16 +49,20 @@ if TYPE_CHECKING:
 STOP_GRACE_S = 1.0
 MEANINGS = by_name(
     (
-        Meaning("nadi_build_info", "Always 1, with nadi's version as a label.", ("version",)),
-        Meaning("nadi_connections", "Open connections, by door (store or REST port).", ("door",)),
-        Meaning("nadi_connections_refused", "Connections rejected at a limit, by door.", ("door",), "counter"),
-        Meaning("nadi_connections_ended", "Connections evicted in favour of others, by door.", ("door",), "counter"),
-        Meaning("nadi_rpc_calls", "RPC calls over gRPC in progress."),
-        Meaning(
+        MetricDefinition("nadi_build_info", "Always 1, with nadi's version as a label.", ("version",)),
+        MetricDefinition("nadi_connections", "Open connections, by door (store or REST port).", ("door",)),
+        MetricDefinition("nadi_connections_refused", "Connections rejected at a limit, by door.", ("door",), "counter"),
+        MetricDefinition(
+            "nadi_connections_ended", "Connections evicted in favour of others, by door.", ("door",), "counter"
+        ),
+        MetricDefinition("nadi_rpc_calls", "RPC calls over gRPC in progress."),
+        MetricDefinition(
             "nadi_rpc_calls_refused", "RPC calls over gRPC rejected because their address had too many.", (), "counter"
         ),
-        Meaning("nadi_logins_failed", "Calls and requests without valid credentials.", (), "counter"),
-        Meaning("nadi_permissions_refused", "Calls and requests without the required permission.", (), "counter"),
+        MetricDefinition("nadi_logins_failed", "Calls and requests without valid credentials.", (), "counter"),
+        MetricDefinition(
+            "nadi_permissions_refused", "Calls and requests without the required permission.", (), "counter"
+        ),
     )
 )
 
@@ -93,13 +97,13 @@ class ServerAssembly:
             self._tls = ServerTls(certificate, check_path("the TLS key", security.tls_key))
         self.gate = _gate_of(security)
         self._context = self._tls.ssl_context() if self._tls is not None else None
-        async with Ending() as parts:
+        async with ShutdownSteps() as parts:
             if self.gate is not None:
                 parts.callback(self.gate.close)
             await self._assemble(parts)
             self._parts = parts.pop_all()
 
-    async def _assemble(self, parts: Ending) -> None:
+    async def _assemble(self, parts: ShutdownSteps) -> None:
         """Start everything; shutdown steps are added to `parts`."""
         raise NotImplementedError
 
@@ -117,7 +121,7 @@ class ServerAssembly:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _listen_rest(self, parts: Ending, proxy: Callable[[Api], RestProxy] | None = None) -> None:
+    async def _listen_rest(self, parts: ShutdownSteps, proxy: Callable[[Api], RestProxy] | None = None) -> None:
         """Open the server's own REST port, then the shared one. proxy: wraps the application with the cluster's
         proxy."""
         config = self._config
@@ -154,7 +158,7 @@ class ServerAssembly:
         return address
 
     async def _listen_rpc(
-        self, parts: Ending, port: int, add: Callable[[grpc.aio.Server], Shares], *, shares_port: bool = False
+        self, parts: ShutdownSteps, port: int, add: Callable[[grpc.aio.Server], Shares], *, shares_port: bool = False
     ) -> None:
         """Open a gRPC port. add: makes a server that isn't started yet answer calls; `_rpc_address` is set by then."""
         host, tls = self._config.host, self._tls
@@ -172,7 +176,7 @@ class ServerAssembly:
         parts.step("the gRPC port", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{advertised}:{port}"
 
-    def _open_own_clients(self, parts: Ending, door: Door, index: OwnClients) -> None:
+    def _open_own_clients(self, parts: ShutdownSteps, door: ServerPorts, index: OwnClients) -> None:
         """Connect the web page and the REST port's data requests to the server through its ordinary ports."""
         closing: list[Callable[[], Awaitable[None]]] = [index.close]
         if self._api is not None:

@@ -15,17 +15,17 @@ from nadi.config import ServerConfig
 from nadi.controller.scaling.judge import profile_of
 from nadi.errors import DataFolderError
 from nadi.limits import PAGE_ANSWER_S, STOP_DOOR_S
-from nadi.loopback_clients import Door, OwnClients
+from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.object_log.engine import LogEngine
 from nadi.object_log.identity import OwnLog, known_cluster
 from nadi.object_log.opening import log_name, open_engines, open_log
 from nadi.object_log.store_probe import prove
 from nadi.observe.health import Component, parent
-from nadi.observe.logs import of_process
+from nadi.observe.logs import add_process_fields
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.data_dir import FolderLock, find
+from nadi.segmentstore.data_dir import FolderLock, find_store
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.shutdown import Ending
+from nadi.shutdown import ShutdownSteps
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 
@@ -60,7 +60,7 @@ class ClusterServer(ServerAssembly):
             await self.node.drain()
         await super().stop()
 
-    async def _assemble(self, parts: Ending) -> None:
+    async def _assemble(self, parts: ShutdownSteps) -> None:
         await self._open_node(parts)
         proxy = self.node.proxy
         await self._listen_rest(parts, proxy.rest)
@@ -69,7 +69,7 @@ class ClusterServer(ServerAssembly):
         if self._config.shared is not None:
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
-        door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
+        door = partial(ServerPorts, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
         index = OwnClients(PAGE_ANSWER_S, door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
         self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
@@ -78,7 +78,7 @@ class ClusterServer(ServerAssembly):
             self._api.cluster = self.node.operator
         self._open_own_clients(parts, door(), index)
 
-    async def _open_node(self, parts: Ending) -> None:
+    async def _open_node(self, parts: ShutdownSteps) -> None:
         """Open the object store, and this server's segment store over it."""
         config = self._config
         engine, registry = await open_engines(self._url, self._runtime, **config.store_options)
@@ -104,9 +104,9 @@ class ClusterServer(ServerAssembly):
         self.node = ClusterNode(stores, self.cache, settings, self._runtime)
         await self.node.open(parts)
         self.id, self.cluster, self.store = self.node.id, self.node.cluster, self.node.store
-        of_process(server=self.id)
+        add_process_fields(server=self.id)
 
-    async def _open_log(self, url: str, store: LogEngine, parts: Ending) -> OwnLog:
+    async def _open_log(self, url: str, store: LogEngine, parts: ShutdownSteps) -> OwnLog:
         """Open the log. Its stream is created only for a new cluster: recreating a lost one would let running servers
         go on."""
         options = self._config.log_options
@@ -129,7 +129,7 @@ def emptied_cache(folder: Path) -> tuple[FolderLock, Path]:
 
     Blocking. DataFolderLockedError: another server uses it. DataFolderError: it is a data folder; nothing is changed.
     """
-    if find(folder).store is not None:
+    if find_store(folder).store is not None:
         raise DataFolderError(f"{folder} is a data folder and can't be a cache: choose another folder for the cache")
     lock = FolderLock(folder)
     try:

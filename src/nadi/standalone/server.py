@@ -20,14 +20,14 @@ from nadi.controller.scaling.judge import profile_of
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
 from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_DOOR_S, STOP_STORE_S
-from nadi.loopback_clients import Door, OwnClients
+from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.naming import check_path
 from nadi.observe.cluster import HoldReport
 from nadi.observe.health import Component
 from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.write_freeze import Hold, is_left, leave_folder
-from nadi.shutdown import Ending
+from nadi.segmentstore.write_freeze import WriteFreeze, abandon_folder, is_abandoned
+from nadi.shutdown import ShutdownSteps
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 
@@ -51,7 +51,7 @@ class Server(ServerAssembly):
         self._scaling = profile_of(config.scaling)
         self._answering: Controller | None = None  # set once everything has started
 
-    async def _assemble(self, parts: Ending) -> None:
+    async def _assemble(self, parts: ShutdownSteps) -> None:
         config = self._config
         tokens = _token_key_of(config.security, self.folder)
         tier2 = None if config.tier2 is None else Tier2(config.tier2, config.tier2_options)
@@ -95,12 +95,12 @@ class Server(ServerAssembly):
         if self._api is not None:
             self._api.controller, self._api.left = self.controller, leaving
 
-    def _door(self, token: str = "") -> Door:
+    def _door(self, token: str = "") -> ServerPorts:
         """Return this process's own address, whatever address clients are given."""
         host, port = self._config.host, self._rpc_address[1]
         host = DEFAULT_HOST if is_any_address(host) else host
         certificate, store = self._config.security.tls_certificate, (host, self._listening[1])
-        return Door(
+        return ServerPorts(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             lambda segment: store,
             certificate is not None,
@@ -129,7 +129,7 @@ class _Leaving:
 
     def __init__(self, folder: Path, store: SegmentStore) -> None:
         self._folder, self._store = folder, store
-        self._hold = Hold(store)
+        self._hold = WriteFreeze(store)
 
     async def refresh(self) -> None:
         await self._hold.refresh()
@@ -143,8 +143,8 @@ class _Leaving:
 
     async def leave(self, hold: str, to: str, migration: str) -> None:
         stored = await self._store.chunks.records()
-        leave = partial(leave_folder, self._folder, stored, to, migration)
-        await self._hold.keep(hold, leave, partial(is_left, stored))
+        leave = partial(abandon_folder, self._folder, stored, to, migration)
+        await self._hold.keep(hold, leave, partial(is_abandoned, stored))
 
     async def stop(self) -> None:
         """Release held writers before the server stops; if the data has moved, their requests are rejected."""

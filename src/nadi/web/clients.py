@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from nadi.controller.rest.endpoint import EVERYBODY, Asked, Parameter, RestCall, RestEndpoint
+from nadi.controller.rest.endpoint import ANYONE, Asked, Parameter, RestCall, RestEndpoint
 from nadi.errors import InvalidArgumentError
 from nadi.loopback_clients import OwnClients
 from nadi.web.bodies import ABOUT
@@ -50,7 +50,7 @@ def parse_query(call: RestCall, kind: type[T]) -> T:
 
 
 def authorization_of(call: RestCall) -> str:
-    return call.request.headers.get("authorization", "") if call.caller is not EVERYBODY else ""
+    return call.request.headers.get("authorization", "") if call.caller is not ANYONE else ""
 
 
 ClientHandler = Callable[[RestCall, Any], Awaitable[Response]]

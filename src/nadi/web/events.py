@@ -73,9 +73,9 @@ class Readers:
         """List the first or last events of a range of a stream, by time of arrival or event time."""
         query = parse_query(call, bodies.FirstEvents)
         async with self._clients.of(authorization_of(call)) as manager:
-            from nadi.web.reading.playing import first_events, stretch_of
+            from nadi.web.reading.playing import first_events, replay_of
 
-            replay = await stretch_of(manager, *call.stream, query)
+            replay = await replay_of(manager, *call.stream, query)
             return reply(await first_events(manager, replay, query.most, last=query.which == "last"))
 
     async def tail(self, call: RestCall) -> Response:
@@ -95,9 +95,9 @@ class Readers:
         query = parse_query(call, bodies.Played)
 
         async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
-            from nadi.web.reading.playing import play, stretch_of
+            from nadi.web.reading.playing import play, replay_of
 
-            return play(manager, await stretch_of(manager, *call.stream, query))
+            return play(manager, await replay_of(manager, *call.stream, query))
 
         return await self._sent(call, batches)
 

@@ -33,7 +33,7 @@ _LEAST_ROOM = 4096
 _GROWTH = 4  # size of the next buffer relative to the last one
 
 
-class Held(Protocol):
+class MemoryBudget(Protocol):
     """A memory budget that is charged for buffers as long as they are referenced."""
 
     @property
@@ -52,7 +52,7 @@ class Decoder:
     """
 
     def __init__(
-        self, buffer_bytes: int = RECEIVE_BUFFER_BYTES, least_bytes: int | None = None, held: Held | None = None
+        self, buffer_bytes: int = RECEIVE_BUFFER_BYTES, least_bytes: int | None = None, held: MemoryBudget | None = None
     ) -> None:
         self._most = buffer_bytes
         self._least = self._size = min(buffer_bytes, least_bytes or buffer_bytes)

@@ -1,4 +1,4 @@
-"""Unsent bytes of a connection that are still in this process, and detection of stalled peers."""
+"""SendBacklog bytes of a connection that are still in this process, and detection of stalled peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
 _TLS_MOST_BYTES = READ_REPLY_MAX_BYTES + SEND_HIGH_WATER_BYTES  # maximum that a TLS transport has passed on
 
 
-class Unsent:
+class SendBacklog:
     """The send backlog of one transport. Call `flushed` after each write, and `stalled_s` periodically."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nadi.cli.admin.migrate import _Shown
+from nadi.cli.admin.migrate import _ProgressBar
 from nadi.errors import DataFolderError, FencedError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.migration.migrate import Migration
-from nadi.migration.migration_lock import Turn
+from nadi.migration.migration_lock import MigrationLock
 from nadi.migration.sources import StoppedFolder
 from nadi.migration.targets import NewFolder
 from nadi.object_log import outcomes
@@ -21,13 +21,13 @@ from nadi.object_log.identity import open_cluster
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.data_dir import TIER2, Tier2, find, has_chunks
+from nadi.segmentstore.data_dir import TIER2, Tier2, find_store, has_chunks
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.writer import FrameWriter
 from nadi.segmentstore.tier2 import claim
-from nadi.segmentstore.tier2.opening import claim_anew
-from nadi.segmentstore.write_freeze import Hold
+from nadi.segmentstore.tier2.opening import reclaim
+from nadi.segmentstore.write_freeze import WriteFreeze
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.tier2.elsewhere import (
@@ -149,7 +149,7 @@ async def test_a_cluster_refuses_the_store_of_a_data_folder(tmp_path: Path) -> N
 async def test_failed_migration_leaves_the_store_free(tmp_path: Path) -> None:
     async with FakeS3() as fake:
         engine, registry = await open_engines(URL, REAL, **fake.config())
-        async with Turn(registry, URL):
+        async with MigrationLock(registry, URL):
             pass
         await engine.close()
         async with opened(tmp_path / "late", fake):
@@ -192,7 +192,7 @@ async def test_a_folder_with_chunks_of_its_own_is_refused(tmp_path: Path) -> Non
             await move(store)
         assert f"`nadi migrate {tmp_path} NEW --tier2 {URL}`" in await refused(tmp_path, fake)
         assert not fake.objects.now
-        assert not (said := find(tmp_path).store) or not said.url
+        assert not (said := find_store(tmp_path).store) or not said.url
 
 
 async def test_store_overlapping_the_data_folder_is_refused(tmp_path: Path) -> None:
@@ -395,11 +395,11 @@ async def moved_out(folder: Path, fake: FakeS3, url: str = URL) -> None:
     old = folder.with_name(f"{folder.name}-before")
     await asyncio.to_thread(folder.rename, old)
     async with StoppedFolder(old) as source, NewFolder(folder, None, Tier2(url, fake.config())) as target:
-        await Migration(source, target, _Shown()).run()
+        await Migration(source, target, _ProgressBar()).run()
 
 
 async def claimed(folder: Path, fake: FakeS3, url: str = URL) -> None:
-    await claim_anew(folder, Tier2(url, fake.config()), REAL)
+    await reclaim(folder, Tier2(url, fake.config()), REAL)
 
 
 async def killed(*_: object) -> None:
@@ -476,7 +476,7 @@ async def test_missing_store_folder_is_not_claimed(tmp_path: Path) -> None:
     await written(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / TIER2)
     with pytest.raises(StoreError, match="typo"):
-        await claim_anew(tmp_path / "data", Tier2((tmp_path / "typo").as_uri()), REAL)
+        await reclaim(tmp_path / "data", Tier2((tmp_path / "typo").as_uri()), REAL)
     assert not (tmp_path / "typo").exists()
 
 
@@ -505,7 +505,7 @@ async def test_overtaken_copy_does_not_touch_the_new_snapshot(tmp_path: Path) ->
 
     async def keep(store: SegmentStore) -> None:
         store.storage_writers[0].start()
-        await Hold(store).refresh()
+        await WriteFreeze(store).refresh()
         await store.storage_writers[0].stop()
 
     async with FakeS3() as fake, opened(tmp_path / "a", fake) as (first, peer):
@@ -531,7 +531,7 @@ async def test_a_store_in_another_folder_is_not_claimed(tmp_path: Path) -> None:
     await written(tmp_path / "own")
     url = (tmp_path / "own" / TIER2).as_uri()
     with pytest.raises(StoreError):
-        await claim_anew(tmp_path / "other", Tier2(url), REAL)
+        await reclaim(tmp_path / "other", Tier2(url), REAL)
     with pytest.raises(StoreError):
         async with opened_as(tmp_path / "third", Tier2(url)):
             pass

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.membership import Membership, ServerLease
 from nadi.cluster.proxy.active import Active
-from nadi.cluster.reconciler import Keeper
+from nadi.cluster.reconciler import Reconciler
 from nadi.cluster.storage import ClusterParts
 from nadi.controller.state.segments import Segments
 from nadi.controller.transactions.decisions import Transactions
@@ -96,7 +96,7 @@ def asks_not_again_whether_its_claim_stands() -> Iterator[None]:
 
 @contextmanager
 def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
-    with mock.patch.object(Keeper, "may_answer", lambda self, number: number in self._parts):
+    with mock.patch.object(Reconciler, "may_answer", lambda self, number: number in self._parts):
         yield
 
 

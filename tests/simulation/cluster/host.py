@@ -18,7 +18,7 @@ from nadi.controller.scaling.judge import FAST
 from nadi.errors import NadiError, UnavailableError
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import ContainerMetadata
-from nadi.shutdown import Ending
+from nadi.shutdown import ShutdownSteps
 from nadi.wire import commands as wire
 
 from ..descriptions import described
@@ -45,7 +45,7 @@ class Life:
 
     def __init__(self, process: Process, node: ClusterNode) -> None:
         self.process, self.node = process, node
-        self.parts = Ending()  # ended by a clean stop
+        self.parts = ShutdownSteps()  # ended by a clean stop
         self.rpc = RpcDoor()
         self.is_ready = False
         self.states: list[ContainerMetadata] = []  # opened ones
@@ -132,7 +132,7 @@ class ClusterHost:
         """Run until ready. A server that can't start ends, as a real one does, and is restarted."""
         node, name = life.node, self.name
         try:
-            async with Ending() as parts:
+            async with ShutdownSteps() as parts:
                 await node.open(parts)
                 node.store.exchange = partial(self._exchanged, life.process, node.store.exchange)  # type: ignore[method-assign]
                 node.store.listen_on([cast("Any", self.world.network.door(life.process, (name, STORE_PORT)))])

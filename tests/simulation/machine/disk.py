@@ -19,7 +19,7 @@ from crc32c import crc32c
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.object_log.engine import VersionedValue
 from nadi.runtime import Runtime
-from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
+from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.checksums import ChunkDescription
@@ -183,7 +183,7 @@ class _Registry:
         await self._chunks.delete(name)
 
 
-class MemoryParts(ContainerParts):
+class MemoryParts(ContainerStorage):
     """A container's storage over an in-memory log."""
 
     def __init__(

@@ -141,9 +141,9 @@ async def _planned(
 
     plan = await (planning.plan_of_cluster(place, options) if _is_url(place) else planning.plan_of_folder(Path(place)))
     if _is_url(to):
-        has_begun = await planning.look_at_store(to, options, containers)
+        has_begun = await planning.check_target_store(to, options, containers)
     else:
-        has_begun = await planning.look_at_folder(Path(to), *(tier2 or (None, {})))
+        has_begun = await planning.check_target_folder(Path(to), *(tier2 or (None, {})))
     state = f"an unfinished migration to {to} would be resumed" if has_begun else f"{to} is empty and can be the target"
     servers = f"\nstop its servers first: {', '.join(plan.servers)}" if plan.servers else ""
     return (
@@ -157,14 +157,14 @@ async def _run(source: MigrationSource, target: MigrationTarget, *, ahead: bool,
 
     with bar("inspecting source and target", None) as report:
         async with source, target:
-            return await Migration(source, target, _Shown(report), verifies=verify).run(only_ahead=ahead)
+            return await Migration(source, target, _ProgressBar(report), verifies=verify).run(only_ahead=ahead)
 
 
 async def _taken_back(place: str, given: list[str] | None) -> str:
-    from nadi.migration.planning import take_back_cluster, take_back_folder
+    from nadi.migration.planning import undo_cluster, undo_folder
 
     options = store_options(place if _is_url(place) else "", given)
-    to = await (take_back_cluster(place, options) if _is_url(place) else take_back_folder(Path(place), options))
+    to = await (undo_cluster(place, options) if _is_url(place) else undo_folder(Path(place), options))
     return f"{place} can be served again; {to} can't be served any longer"
 
 
@@ -198,7 +198,7 @@ def _ask_at(rest: str, trust_store: str | None) -> Ask:
     return ask
 
 
-class _Shown:
+class _ProgressBar:
     """Shows the current step of a migration as a progress bar."""
 
     def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:

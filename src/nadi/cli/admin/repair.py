@@ -62,7 +62,7 @@ def inspected(data: Path) -> list[InspectionReport]:
     from nadi.segmentstore import reserve
     from nadi.segmentstore.repair.inspection import inspect_folder
 
-    with reporting_errors(OSError), reserve.in_words(Path(tempfile.gettempdir())):  # holds copies of the states
+    with reporting_errors(OSError), reserve.mapped_errors(Path(tempfile.gettempdir())):  # holds copies of the states
         return asyncio.run(inspect_folder(data))
 
 
@@ -152,10 +152,10 @@ def _do(data: Path, reports: list[InspectionReport]) -> None:
     from nadi.runtime import REAL
     from nadi.segmentstore.data_dir import heal, known_containers
     from nadi.segmentstore.repair.skipped_frames import repair_container
-    from nadi.segmentstore.tier2.opening import taken_over
+    from nadi.segmentstore.tier2.opening import open_for_changes
 
     async def repaired(folder: Path, number: int) -> str:
-        async with taken_over(folder.parent, REAL) as chunks:
+        async with open_for_changes(folder.parent, REAL) as chunks:
             return await repair_container(folder, number, chunks)
 
     with reporting_errors(OSError):
@@ -191,7 +191,7 @@ def claim(
 
     from nadi.runtime import REAL
     from nadi.segmentstore.data_dir import FolderLock, Tier2, check_version, is_data_folder
-    from nadi.segmentstore.tier2.opening import claim_anew
+    from nadi.segmentstore.tier2.opening import reclaim
 
     with reporting_errors(OSError):
         if tier2 is None and tier2_option:
@@ -205,7 +205,7 @@ def claim(
         try:
             check_version(data)
             tier2_store = None if tier2 is None else Tier2(tier2, store_options(tier2, tier2_option, "--tier2-option"))
-            url = asyncio.run(claim_anew(data, tier2_store, REAL))
+            url = asyncio.run(reclaim(data, tier2_store, REAL))
         finally:
             lock.release()
     if is_new:

@@ -184,7 +184,7 @@ def _set_up_logs_and_traces(config: ServerConfig) -> None:
     from nadi.observe import logs, traces
 
     level = str(config.log_level)
-    logs.set_up(level, config.log_format)
+    logs.configure(level, config.log_format)
     os.environ.update({logs.ENVIRONMENT_LEVEL: level.upper(), logs.ENVIRONMENT_FORMAT: config.log_format})
     if config.workers is not None:
         os.environ[traces.ENVIRONMENT] = config.traces
@@ -215,7 +215,7 @@ def _serve_workers(config: ServerConfig) -> None:
     import signal
     import threading
 
-    from nadi.observe.systemd import tell_systemd
+    from nadi.observe.systemd import notify_systemd
     from nadi.standalone.workers import CONTAINERS_EACH, Workers
 
     until, data, count = threading.Event(), config.folder, config.workers or 1
@@ -230,9 +230,9 @@ def _serve_workers(config: ServerConfig) -> None:
         if port := config.rest_port:
             say(f"  workers        REST ports {port + 1} to {port + count}, for metrics")
         say("Press Ctrl-C to stop.")
-        tell_systemd(f"READY=1\nSTATUS=serving at {workers.controller_uri}")
+        notify_systemd(f"READY=1\nSTATUS=serving at {workers.controller_uri}")
         workers.watch(until)
-        tell_systemd(_STOPPING)
+        notify_systemd(_STOPPING)
 
 
 def _serve_store(config: ServerConfig) -> None:
@@ -256,19 +256,19 @@ _SERVE = {Mode.ALONE: _serve_folder, Mode.WORKERS: _serve_workers, Mode.CLUSTER:
 
 
 def _say_ports(server: Server | ClusterServer) -> None:
-    from nadi.observe.systemd import tell_systemd
+    from nadi.observe.systemd import notify_systemd
 
     say(f"  controller     {server.controller_uri}")
     say(f"  REST           {server.rest_uri}")
     say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
     say("Press Ctrl-C to stop.")
-    tell_systemd(f"READY=1\nSTATUS=serving at {server.controller_uri}")
+    notify_systemd(f"READY=1\nSTATUS=serving at {server.controller_uri}")
 
 
 def _ending(limit_s: float) -> None:
     """End this process within this time."""
-    from nadi.observe.systemd import tell_systemd
+    from nadi.observe.systemd import notify_systemd
     from nadi.shutdown import end_process_within
 
-    tell_systemd(_STOPPING)
+    notify_systemd(_STOPPING)
     end_process_within(limit_s)

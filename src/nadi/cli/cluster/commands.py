@@ -33,15 +33,15 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
     """
     import asyncio
 
-    from nadi.cluster.admin.cluster_view import look, opened
+    from nadi.cluster.admin.cluster_view import open_shared_store, read_report
 
-    async def read_report() -> ClusterReport:
-        async with opened(store, store_options(store, store_option)) as shared:
-            return await look(shared)
+    async def report_of_store() -> ClusterReport:
+        async with open_shared_store(store, store_options(store, store_option)) as shared:
+            return await read_report(shared)
 
     if form is Form.CSV:
         raise InvalidArgumentError("servers and containers don't fit in one CSV table: use -o json")
-    report = asyncio.run(read_report())
+    report = asyncio.run(report_of_store())
     if form is Form.JSON:
         print_json(report)
         return
@@ -99,14 +99,14 @@ def clean(
     """
     import asyncio
 
-    from nadi.cluster.admin.cluster_view import opened, opened_log
+    from nadi.cluster.admin.cluster_view import open_shared_store, opened_log
     from nadi.cluster.admin.janitor import Cleaned, Janitor
     from nadi.limits import JANITOR_LEAST_OLDER_S
 
     async def cleaned() -> tuple[Cleaned, str]:
         """Clean, and return the name of a log that was skipped, too."""
         async with contextlib.AsyncExitStack() as stack:
-            shared = await stack.enter_async_context(opened(store, store_options(store, store_option)))
+            shared = await stack.enter_async_context(open_shared_store(store, store_options(store, store_option)))
             separate_log = None
             if log is not None:
                 separate_log = await stack.enter_async_context(opened_log(shared, log, log_options(log_option)))

@@ -50,11 +50,11 @@ _MEANINGS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
 class Printer:
-    """Formats blocks of events as lines. came_by: returns arrival times of a segment's events by offset."""
+    """Formats blocks of events as lines. arrival_times: returns arrival times of a segment's events by offset."""
 
     def __init__(
         self,
-        came_by: CameBy,
+        arrival_times: CameBy,
         *,
         layout: str | None = None,
         as_objects: bool | None = None,
@@ -66,7 +66,7 @@ class Printer:
         from nadi.model.field_path import KEY_FIELD, parse_path
 
         self._key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
-        self._came_by = came_by
+        self._came_by = arrival_times
         try:
             self._pattern = re.compile(grep.encode()) if grep is not None else None
         except re.error as error:

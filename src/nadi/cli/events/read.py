@@ -72,7 +72,7 @@ def read(
         raise InvalidArgumentError(f"expected SCOPE STREAM, but got {' '.join(words or ['nothing'])!r:.100}")
     scope, stream = words
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
-    printer = Printer(cuts.came_by, **how)
+    printer = Printer(cuts.arrival_times, **how)
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
     else:
@@ -99,7 +99,7 @@ def tail(
     idle_s = how.pop("idle")
     check_absent("can't be used with --no-follow: reading stops at the end", idle=idle_s is not None and not follow)
     cuts = manager.cuts(scope, stream)
-    printer, end = Printer(cuts.came_by, **how), cuts.tail()
+    printer, end = Printer(cuts.arrival_times, **how), cuts.tail()
     start = cuts.before(end, events)
     reader = manager.create_reader(scope, stream, start=start, end=None if follow else end, on_damage=on_damage)
     print_events(reader, printer, follow=follow, idle_s=idle_s)
@@ -173,12 +173,12 @@ def _read_splits(texts: Sequence[str] | None, how: Mapping[str, Any]) -> None:
 
     reading: list[Split] = []  # the split being printed
 
-    def came_by(segment_id: int, offsets: Sequence[int]) -> Sequence[int | None]:
+    def arrival_times(segment_id: int, offsets: Sequence[int]) -> Sequence[int | None]:
         (split,) = reading
         client, stream = client_of(split.connection), split.pieces[0].stream
-        return client.run(client.manager.cuts(split.rows.scope, stream).came_by(segment_id, offsets))
+        return client.run(client.manager.cuts(split.rows.scope, stream).arrival_times(segment_id, offsets))
 
-    printer = Printer(came_by, **how)
+    printer = Printer(arrival_times, **how)
     for text in texts or sys.stdin:
         line = text.rpartition("\t")[2].strip()  # Hadoop puts the line's offset and a tab before it
         if not line and texts:

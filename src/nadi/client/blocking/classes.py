@@ -33,9 +33,9 @@ from nadi.client.indexstream.index_reader import bytes_of
 from nadi.client.readergroup.event_reads import EventRead, GroupReads, confirm_read, next_ready_of, pending_read
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
-from nadi.client.reading.reader import give_out, held_block
+from nadi.client.reading.reader import confirm_block, pending_block
 from nadi.client.serializers.plain import Serializer
-from nadi.client.serializers.values import ValueEvent, parts_of, values_of
+from nadi.client.serializers.values import ValueEvent, reader_and_decoder, values_of
 from nadi.client.writing.transactions import OpenTransaction
 from nadi.errors import DamagedDataError, NadiError
 from nadi.limits import NOTEBOOK_ASKS_S
@@ -119,8 +119,8 @@ class SliceReader(Closing[aio.SliceReader]):
 
     @by_hand(aio.SliceReader.next_block)
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        block = self._thread.run(held_block(self._core, timeout))
-        give_out(self._core)
+        block = self._thread.run(pending_block(self._core, timeout))
+        confirm_block(self._core)
         return block
 
     def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
@@ -147,14 +147,14 @@ class ValueReader(Closing[aio.ValueReader[T]], Generic[T]):
 
     @by_hand(aio.ValueReader[T].next_events)
     def next_events(self, timeout: float | None = None) -> list[ValueEvent[T]] | None:
-        reader, decoder = parts_of(self._core)
-        entry = self._thread.run(held_block(reader, timeout))
+        reader, decoder = reader_and_decoder(self._core)
+        entry = self._thread.run(pending_block(reader, timeout))
         if entry is None:
             return None
         segment_id, block = entry
         payloads = block.events()
         decode = decoder.at_hand(payloads) or self._thread.run(decoder.prepare(payloads))
-        give_out(reader)
+        confirm_block(reader)
         return values_of(segment_id, block, payloads, decode)
 
     def __iter__(self) -> Iterator[list[ValueEvent[T]]]:
@@ -309,7 +309,7 @@ class StreamCuts(Face[aio.StreamCuts]):
     named = waits(aio.StreamCuts.named)
     after = waits(aio.StreamCuts.after)
     before = waits(aio.StreamCuts.before)
-    came_by = waits(aio.StreamCuts.came_by)
+    arrival_times = waits(aio.StreamCuts.arrival_times)
     at_event_time = waits(aio.StreamCuts.at_event_time)
     after_event_time = waits(aio.StreamCuts.after_event_time)
     between = waits(aio.StreamCuts.between)

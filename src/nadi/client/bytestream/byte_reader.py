@@ -11,7 +11,7 @@ from typing import Any
 from nadi.client.control.arguments import checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.time_limit import TimeLimit
-from nadi.client.segments.info import SegmentInfo, explained, segment_info
+from nadi.client.segments.info import SegmentInfo, resolving_missing, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ClosedError, InvalidArgumentError
@@ -110,7 +110,7 @@ class ByteStreamReader(Closing):
                     await self._discard()
                 if self._chunks is None:
                     self._chunks = await self._open_chunks()
-                async with explained(self._stores, self._segment):
+                async with resolving_missing(self._stores, self._segment):
                     self._block = await anext(self._chunks, memoryview(b""))
                     if not self._block and not self._follow:  # at the earlier tail: more may have been written since
                         self._chunks = await self._open_chunks()
@@ -170,7 +170,7 @@ class ByteStreamReader(Closing):
         timeout_s = self._stores.timeout_s  # limits the server's answer; the wait for data may be longer
         if self._timeout:
             timeout_s = min(timeout_s, self._timeout)
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             return await segment_info(self._stores, self._segment, timeout_s)
 
 

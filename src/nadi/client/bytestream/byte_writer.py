@@ -15,7 +15,7 @@ from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.conditional_append import SegmentAppender
-from nadi.client.segments.info import explained, segment_info
+from nadi.client.segments.info import resolving_missing, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
@@ -101,7 +101,7 @@ class ByteStreamWriter(Closing):
         """Close and seal the stream: it can't be written to any more, and readers reach its end."""
         await self.close(timeout)
         segment = segment_name(self.scope, self.stream, self.segment_id)
-        async with explained(self._stores, segment):
+        async with resolving_missing(self._stores, segment):
             await segment_info(self._stores, segment)  # raises if the stream was recreated: don't seal the new one
         await self._stores.controller.seal_stream(self.scope, self.stream)
 

@@ -60,7 +60,7 @@ def check_ack_timeout(seconds: object) -> None:
         raise InvalidArgumentError("ack_timeout must be more than 0 s")
 
 
-def several_texts(values: Iterable[str], name: str) -> tuple[str, ...]:
+def check_strings(values: Iterable[str], name: str) -> tuple[str, ...]:
     """Return the strings; raise InvalidArgumentError for a single string, which would be split into its letters."""
     is_list = isinstance(values, Iterable) and not isinstance(values, str)
     texts = tuple(values) if is_list else ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.serializers.types import alike
+from nadi.client.serializers.types import names_differing_in_case
 from nadi.errors import InvalidArgumentError
 
 CHANGE = "_change_type"  # the column of a table of changes
@@ -36,7 +36,7 @@ def fields_of(kind: pa.DataType, subject: str) -> list[pa.Field]:
 def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: str | None, subject: str) -> None:
     """Raise InvalidArgumentError if the key or the event time is missing from the columns or has the wrong type, or if
     two columns differ in case only, which SQL doesn't distinguish."""
-    same = alike(fields)
+    same = names_differing_in_case(fields)
     if same is not None:
         raise InvalidArgumentError(
             f"{subject} has columns {same[0]!r} and {same[1]!r}, which differ in case only, so SQL can't distinguish "

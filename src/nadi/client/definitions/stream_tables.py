@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
@@ -189,7 +189,7 @@ class _SchemaClient:
 
 
 def _key(given: Iterable[str]) -> tuple[str, ...]:
-    key = several_texts(given, "a table's key columns")
+    key = check_strings(given, "a table's key columns")
     if len(set(key)) < len(key) or len(key) > STREAM_TABLE_KEYS:
         raise InvalidArgumentError(f"a table's key has up to {STREAM_TABLE_KEYS} different columns, not {key!r}")
     return key

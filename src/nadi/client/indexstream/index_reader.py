@@ -27,7 +27,7 @@ from nadi.client.indexstream.record import (
     stated_size,
     whole_number,
 )
-from nadi.client.segments.info import explained, segment_info
+from nadi.client.segments.info import resolving_missing, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
 from nadi.errors import ClosedError, ConditionFailedError, InvalidArgumentError, TruncatedError
@@ -270,7 +270,7 @@ class IndexReader(Closing):
     async def _bounds(self) -> tuple[int, int, int]:
         """Return the start and end of complete records, and the record size."""
         self._check_open()
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             info = await segment_info(self._stores, self._segment)
         size = await self.record_size()
         head = -(-info.start_offset // size) * size
@@ -281,7 +281,7 @@ class IndexReader(Closing):
 
     async def _bytes(self, start: int, end: int) -> bytes:
         reading = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
-        async with explained(self._stores, self._segment), aclosing(reading) as pieces:
+        async with resolving_missing(self._stores, self._segment), aclosing(reading) as pieces:
             return b"".join([piece async for piece in pieces])
 
     def _check_open(self) -> None:

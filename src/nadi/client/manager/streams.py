@@ -18,7 +18,7 @@ from types import EllipsisType
 import msgspec
 
 from nadi.backoff import Backoff
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.policy import Retained, RetentionHolder, RetentionPolicy, ScalingPolicy, StreamConfiguration
@@ -210,7 +210,7 @@ class StreamManager(EventStreams, Structures, Closing):
         event_time: the field with an event's time, for finding cuts by event time.
         """
         check_name("stream", stream)
-        tags = several_texts(tags, "tags")
+        tags = check_strings(tags, "tags")
         config = StreamConfiguration(
             scaling or ScalingPolicy.fixed(segments),
             retention,
@@ -244,7 +244,7 @@ class StreamManager(EventStreams, Structures, Closing):
             old,
             scaling=old.scaling if scaling is None else scaling,
             retention=old.retention if retention is ... else retention,
-            tags=old.tags if tags is None else several_texts(tags, "tags"),
+            tags=old.tags if tags is None else check_strings(tags, "tags"),
             timestamp_aggregation_timeout_ms=old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
             event_time=old.event_time if event_time is ... else _event_time(event_time),
         )

@@ -20,7 +20,7 @@ from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leav
 from nadi.client.readergroup.values import GroupValueReader
 from nadi.client.reading.boundary import check_boundary, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.segments.info import of_each, segment_info, what_became_of
+from nadi.client.segments.info import map_concurrently, resolve_missing, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
@@ -181,7 +181,7 @@ class ReaderGroup:
                 name = segment_name(cut.scope, cut.stream, segment_id)
                 if name not in state.segments or state.segments[name].is_waiting:
                     offsets[name] = 0
-        return sum(await of_each(offsets, unread, _UNREAD_AT_ONCE))
+        return sum(await map_concurrently(offsets, unread, _UNREAD_AT_ONCE))
 
     async def notifications(self, *, every_s: float = 0.2) -> AsyncIterator[GroupSize]:
         """Yield the numbers of readers and segments, now and after each change."""
@@ -330,11 +330,11 @@ async def join(
     )
     group._adopt(reader)
     if state.is_completed:
-        reader._error = await made_anew(group._stores, state)
+        reader._error = await find_recreated_stream(group._stores, state)
     return reader
 
 
-async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRecreatedError | None:
+async def find_recreated_stream(stores: SegmentStores, state: GroupState) -> StreamRecreatedError | None:
     """Return the error for a group that read its streams to their ends if one was deleted and recreated.
 
     Streams with an end cut were read, even if they were recreated since.
@@ -343,7 +343,7 @@ async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRecreated
     ended = {parse_segment_name(name)[:2] for name in state.ends}
     for stream, segment in last.items():
         if stream not in ended:
-            error = await what_became_of(stores, segment)
+            error = await resolve_missing(stores, segment)
             if isinstance(error, StreamRecreatedError):
                 return error
     return None

@@ -27,7 +27,7 @@ from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.updates import ForgetOutput, Leave, RecordOutput, UndoOutput
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.errors import ConditionFailedError, InvalidArgumentError
-from nadi.model.readergroup import NOBODY, RecordedOutput
+from nadi.model.readergroup import UNASSIGNED, RecordedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,5 +189,5 @@ async def forget_output(group: ReaderGroup, unsettled: Unsettled, *, undo: bool 
     undo: have its events read again instead, unless a reader has the segment, which then undoes the output itself.
     """
     segment, output = unsettled.segment, unsettled.output
-    update = UndoOutput(NOBODY, segment, output) if undo else ForgetOutput(segment, output)
+    update = UndoOutput(UNASSIGNED, segment, output) if undo else ForgetOutput(segment, output)
     await shared_state_of(group).change(lambda state: state.apply(update))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from nadi.client.readergroup.state import GroupState, Update
 from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, PositionReport, Release
 from nadi.client.reading.read_ahead import Completion
-from nadi.model.readergroup import NOBODY
+from nadi.model.readergroup import UNASSIGNED
 
 
 class Watch:
@@ -126,7 +126,7 @@ def shares(state: GroupState) -> dict[str, int]:
     for segment in state.segments.values():
         if segment.is_active:
             active += 1
-            if segment.owner != NOBODY:
+            if segment.owner != UNASSIGNED:
                 counts[segment.owner] += 1
     least, odd = divmod(active, len(counts))
     ordered = sorted(counts, key=lambda name: (-counts[name], name))

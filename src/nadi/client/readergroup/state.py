@@ -24,7 +24,7 @@ from nadi.errors import InvalidStreamCutError, ReaderOfflineError
 from nadi.limits import READER_GROUP_CHECKPOINTS
 from nadi.model.frontier import WAITING, may_begin
 from nadi.model.readergroup import (
-    NOBODY,
+    UNASSIGNED,
     CheckpointState,
     EndOf,
     GroupRecord,
@@ -55,7 +55,7 @@ class GroupState(GroupRecord, frozen=True):
 
     @property
     def unassigned(self) -> list[str]:
-        return [name for name, segment in self.segments.items() if segment.is_active and segment.owner == NOBODY]
+        return [name for name, segment in self.segments.items() if segment.is_active and segment.owner == UNASSIGNED]
 
     @property
     def is_completed(self) -> bool:
@@ -99,7 +99,7 @@ class GroupState(GroupRecord, frozen=True):
         for name, segment in changed.items():
             end = self.end_of(name)
             if segment.is_active and end is not None and segment.offset >= end:
-                segments[name] = replace(segment, owner=NOBODY, is_done=True)
+                segments[name] = replace(segment, owner=UNASSIGNED, is_done=True)
         for name in _startable(segments):
             started = replace(segments[name], offset=0)
             segments[name] = replace(started, is_done=True) if self.end_of(name) == 0 else started

@@ -15,7 +15,7 @@ from nadi.client.readergroup.state import GroupState, start_segments
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.model.frontier import WAITING
 from nadi.model.readergroup import (
-    NOBODY,
+    UNASSIGNED,
     WITH_OUTPUTS,
     CheckpointState,
     NamedRange,
@@ -53,7 +53,7 @@ class Leave:
         at = {name: self.positions.get(name, segment.offset) for name, segment in owned.items()}
         state = state.with_passed(self.reader, None, at)
         state = state.with_segments(
-            {name: replace(segment, offset=at[name], owner=NOBODY) for name, segment in owned.items()}
+            {name: replace(segment, offset=at[name], owner=UNASSIGNED) for name, segment in owned.items()}
         )
         return replace(state, readers=readers)
 
@@ -91,7 +91,7 @@ class Complete:
         state = state.with_recorded(self.reader, {self.segment: self.offset})
         follow = {keys: state.is_beyond_the_end(keys) for keys in self.successors if keys.overlaps(done.keys)}
         if all(follow.values()):
-            ended = replace(done, offset=self.offset, owner=NOBODY, is_done=True)
+            ended = replace(done, offset=self.offset, owner=UNASSIGNED, is_done=True)
             return state.with_segments({self.segment: ended})
         new = {
             keys.segment: SegmentState(keys, WAITING, is_done=is_beyond)
@@ -112,7 +112,7 @@ class Release:
     def apply_to(self, state: GroupState) -> GroupState:
         owned = _owned(state, self.reader, self.segment)
         state = state.with_recorded(self.reader, {self.segment: self.offset})
-        return state.with_segments({self.segment: replace(owned, offset=self.offset, owner=NOBODY)})
+        return state.with_segments({self.segment: replace(owned, offset=self.offset, owner=UNASSIGNED)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Acquire:
 
     def apply_to(self, state: GroupState) -> GroupState:
         free = state.segments[self.segment]
-        if not free.is_active or free.owner != NOBODY or self.reader not in state.readers:
+        if not free.is_active or free.owner != UNASSIGNED or self.reader not in state.readers:
             raise InvalidArgumentError(f"reader {self.reader} can't acquire segment {self.segment}: it is not free")
         if state.pending_for(self.reader):
             raise InvalidArgumentError(f"reader {self.reader} can't acquire a segment before passing the checkpoint")
@@ -186,7 +186,7 @@ class UndoOutput:
         stored = state.segments.get(self.segment)
         if state.outputs.get(self.segment) != self.output:
             return state
-        if stored is not None and stored.owner not in (NOBODY, self.reader):
+        if stored is not None and stored.owner not in (UNASSIGNED, self.reader):
             return state
         if stored is not None and stored.offset == self.output.end:  # otherwise the group was reset meanwhile
             segments = {**state.segments, self.segment: replace(stored, offset=self.output.start, is_done=False)}
@@ -205,13 +205,13 @@ class CreateCheckpoint:
     def apply_to(self, state: GroupState) -> GroupState:
         if state.checkpoint(self.name) is not None:
             raise AlreadyExistsError("checkpoint", self.name)
-        owners = {segment.owner for segment in state.segments.values() if segment.owner != NOBODY}
-        positions = {name: segment.offset for name, segment in state.segments.items() if segment.owner == NOBODY}
+        owners = {segment.owner for segment in state.segments.values() if segment.owner != UNASSIGNED}
+        positions = {name: segment.offset for name, segment in state.segments.items() if segment.owner == UNASSIGNED}
         pending = tuple(sorted(owners | state.readers.keys()))
         number = state.checkpoints_made + 1
         checkpoint = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
         state = replace(state, checkpoints=(*state.checkpoints, checkpoint), checkpoints_made=number)
-        return state.with_passed(NOBODY, None, {})  # without readers it is complete, and may replace an old one
+        return state.with_passed(UNASSIGNED, None, {})  # without readers it is complete, and may replace an old one
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from nadi.client.segments.assemble import events_in
-from nadi.client.segments.info import following, what_became_of
+from nadi.client.segments.info import resolve_missing, successors_of
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -172,7 +172,7 @@ class SegmentSource:
                 except DamagedDataError as error:
                     self._note_gap(error.end_offset, error.reason)
                 except SegmentNotFoundError as error:
-                    reason = await what_became_of(self._stores, error.segment)
+                    reason = await resolve_missing(self._stores, error.segment)
                     if not isinstance(reason, SegmentGoneError):
                         raise reason from None
                     self._note_gap(None)
@@ -216,5 +216,5 @@ class SegmentSource:
         if self.end is not None:
             return ()
         scope, stream, segment_id = parse_segment_name(self.segment)
-        successors = await following(self._stores, scope, stream, segment_id)
+        successors = await successors_of(self._stores, scope, stream, segment_id)
         return tuple(NamedRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in successors)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.control.closing import Closing
 from nadi.client.reading import boundary
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
@@ -224,15 +224,15 @@ def is_closed(reader: SliceReader) -> bool:
     return reader._closed
 
 
-async def held_block(reader: SliceReader, timeout: float | None) -> tuple[int, EventBlock] | None:
-    """Return the next block for another thread: the same one until `give_out`, so that an interrupted wait loses
+async def pending_block(reader: SliceReader, timeout: float | None) -> tuple[int, EventBlock] | None:
+    """Return the next block for another thread: the same one until `confirm_block`, so that an interrupted wait loses
     none."""
     if reader._pending is None or reader._closed:
         reader._pending = await reader.next_block(timeout)
     return reader._pending
 
 
-def give_out(reader: SliceReader) -> None:
+def confirm_block(reader: SliceReader) -> None:
     """Confirm that the pending block has reached its thread."""
     reader._pending = None
 
@@ -256,7 +256,7 @@ async def open_reader(
         boundary.check_cut(cut, scope, stream)
     keys = None
     if routing_keys is not None:
-        keys = [key_position(key) for key in several_texts(routing_keys, "routing keys to read")]
+        keys = [key_position(key) for key in check_strings(routing_keys, "routing keys to read")]
     else:
         await asyncio.gather(*(boundary.check_boundary(stores, cut) for cut in (start, end) if cut is not None))
     if start is None:

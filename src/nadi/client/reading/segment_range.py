@@ -18,7 +18,7 @@ from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
 from nadi.limits import EVENT_SIZES_LISTED
-from nadi.model.event import EventBlock, EventPlaces
+from nadi.model.event import EventBlock, EventPositions
 from nadi.naming import parse_segment_name
 from nadi.wire.event_sizes import EventSizes
 
@@ -79,7 +79,7 @@ async def event_places(
     *,
     most: int | None = None,
     read: ReadBytes = read_bytes,
-) -> AsyncGenerator[EventPlaces | EventBlock, None]:
+) -> AsyncGenerator[EventPositions | EventBlock, None]:
     """Yield the offsets of the events between two event boundaries, with the errors of `read_segment_range`.
 
     most: stop after about this many events. From the offset where the store can't return the sizes, the events
@@ -105,7 +105,7 @@ async def event_places(
             request = None
             if page is None or (page.reached, page.checked) <= (reached, checked):
                 break
-            places = EventPlaces(np.cumsum(page.sizes) - page.sizes, reached, page.reached - reached)
+            places = EventPositions(np.cumsum(page.sizes) - page.sizes, reached, page.reached - reached)
             reached, checked = page.reached, page.checked
             remaining = None if remaining is None else remaining - len(places)
             if reached < end and remaining != 0:

@@ -93,7 +93,7 @@ def deal(
     return sorted(tuple(sorted(assigned)) for _, _, assigned in loads)
 
 
-async def divided(
+async def split_large(
     manager: StreamManager, scope: str, pieces: Sequence[ScanRange], most: int, min_bytes: int
 ) -> list[ScanRange]:
     """Divide large ranges at event boundaries, so that up to `most` readers can have about equal shares."""

@@ -30,13 +30,13 @@ from nadi.client.reading.watermarks import find_last, watermarks
 from nadi.client.scan.connection import ScanClient
 from nadi.client.scan.pieces import ScanRange, ScanRequest
 from nadi.client.scan.positions import PositionTexts
-from nadi.client.segments.info import what_became_of
+from nadi.client.segments.info import resolve_missing
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.stream_cuts.arrival_times import Arrivals
 from nadi.client.values.options import ReadTarget
 from nadi.errors import InvalidArgumentError, SegmentNotFoundError
 from nadi.limits import MIB, WATERMARKS_AT_ONCE
-from nadi.model.event import EventBlock, EventPlaces, int_array
+from nadi.model.event import EventBlock, EventPositions, int_array
 from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark
@@ -73,7 +73,7 @@ def holds_from(watermark: Watermark, segment: SegmentRange) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _WatermarkPage:
     """Consecutive watermarks: the offset from which each applies, and its lower bound.
 
     is_last: any further ones apply after the range. before: the bound of the last watermark of the previous page.
@@ -92,7 +92,7 @@ class EventTimes:
         self._client, self._scope, self._piece, self._unit = client, scope, piece, unit
         self._segment: SegmentRange | None = None
         self._next = 0  # the first entry of the next page
-        self._page = _Page(_NONE, _NONE, False, None)
+        self._page = _WatermarkPage(_NONE, _NONE, False, None)
 
     def of(self, offsets: Numbers) -> pa.Array:
         """Return the times of rows in offset order, or numbers without a unit."""
@@ -109,7 +109,7 @@ class EventTimes:
             low = high
         return self._as_column(times, known)
 
-    async def _fetched(self, offset: int) -> _Page:
+    async def _fetched(self, offset: int) -> _WatermarkPage:
         """Return the next page, or, if that ends before the offset, a later one."""
         before = int(self._page.bounds[-1]) if len(self._page.bounds) else self._page.before
         stores = stores_of(self._client.manager)
@@ -117,7 +117,7 @@ class EventTimes:
             cut = StreamCut(self._scope, self._piece.stream, {self._piece.segment_id: 0})
             ranges = await known_ranges(stores, cut)
             if not ranges:
-                return _Page(_NONE, _NONE, True, None)  # truncated so long ago that its record was deleted
+                return _WatermarkPage(_NONE, _NONE, True, None)  # truncated so long ago that its record was deleted
             self._segment = ranges[0]
         else:
             page = await self._read(self._next, before, self._segment)
@@ -133,7 +133,7 @@ class EventTimes:
         last = await find_last(stores, self._scope, self._piece.stream, is_at_or_before)
         return await self._read(max(self._next, last), before, segment)
 
-    async def _read(self, start: int, before: int | None, segment: SegmentRange) -> _Page:
+    async def _read(self, start: int, before: int | None, segment: SegmentRange) -> _WatermarkPage:
         offsets, bounds, is_last = list[int](), list[int](), True
         stores = stores_of(self._client.manager)
         self._next = start
@@ -148,7 +148,7 @@ class EventTimes:
                 if len(offsets) == WATERMARKS_AT_ONCE:
                     is_last = False
                     break
-        return _Page(np.array(offsets, np.int64), np.array(bounds, np.int64), is_last, before)
+        return _WatermarkPage(np.array(offsets, np.int64), np.array(bounds, np.int64), is_last, before)
 
     def _as_column(self, numbers: Numbers, known: Numbers) -> pa.Array:
         if self._unit == NO_UNIT:
@@ -203,7 +203,7 @@ TYPES = {
 _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined until they reach either
 _MAX_ROWS = 50_000
 _MAX_REPEATED_BYTES = 16 * MIB  # of events that are repeated for each of their rows
-_Block = EventBlock | EventPlaces  # the latter if no column needs the bytes
+_Block = EventBlock | EventPositions  # the latter if no column needs the bytes
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -212,7 +212,7 @@ class EventSource(Protocol):
 
     def blocks(self, piece: ScanRange, /) -> AsyncIterator[EventBlock]: ...
 
-    def places(self, piece: ScanRange, /) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange, /) -> AsyncIterator[EventPositions | EventBlock]:
         """Yield the events' offsets, with the same errors."""
 
 
@@ -223,7 +223,7 @@ class ServerSource:
     def blocks(self, piece: ScanRange) -> AsyncIterator[EventBlock]:
         return read_segment_range(self._stores, self._name(piece), piece.start, piece.end, self._request.on_damage)
 
-    def places(self, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange) -> AsyncIterator[EventPositions | EventBlock]:
         return event_places(self._stores, self._name(piece), piece.start, piece.end, self._request.on_damage)
 
     def _name(self, piece: ScanRange) -> str:
@@ -429,7 +429,7 @@ def why_missing(client: ScanClient) -> Iterator[None]:
     try:
         yield
     except SegmentNotFoundError as error:
-        raise client.run(what_became_of(stores_of(client.manager), error.segment)) from None
+        raise client.run(resolve_missing(stores_of(client.manager), error.segment)) from None
 
 
 class Readable:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.control.arguments import checking, several_texts
+from nadi.client.control.arguments import check_strings, checking
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
@@ -143,7 +143,7 @@ def scan(
     _check_unit(event_time_unit, names)
     if unnest and VALUE not in names:
         raise InvalidArgumentError("unnest needs the column 'value': give value_format")
-    keys = several_texts(routing_keys, "routing_keys") if routing_keys is not None else None
+    keys = check_strings(routing_keys, "routing_keys") if routing_keys is not None else None
     if slice is not None:
         if stream is not None or start is not None or end is not None:
             raise InvalidArgumentError("slice can't be combined with stream, start or end")
@@ -167,7 +167,7 @@ def scan(
             unnested_schema(arrow_schema(rows))  # raises InvalidArgumentError if a field can't be a column
         slices = await places.slices_between(core.cuts(scope, stream_name), first, last)
         if keys is not None and slices:
-            slices = await places.narrowed(core.cuts(scope, stream_name), slices, keys)
+            slices = await places.slices_with_keys(core.cuts(scope, stream_name), slices, keys)
         pieces = await with_positions(core, rows, pieces_of(stream_name, slices))
         return Scan(client, rows, first, last, pieces)
 
@@ -190,7 +190,7 @@ async def _cut(manager: Any, scope: str, stream: str, place: Place | None, defau
 def _columns(given: Sequence[str] | None, *, has_value: bool) -> tuple[str, ...]:
     if given is None:
         return (VALUE if has_value else "event", "segment_id", "offset")
-    names = several_texts(given, "columns")
+    names = check_strings(given, "columns")
     for name in names:
         if name not in TYPES and name != VALUE:
             raise InvalidArgumentError(f"{name[:40]!r} is not a column: use {', '.join(TYPES)} or {VALUE}")
@@ -214,7 +214,7 @@ def _check_unit(unit: str, columns: tuple[str, ...]) -> None:
         raise InvalidArgumentError(f"event_time_unit needs the column {EVENT_TIME!r}: add it to columns")
 
 
-def of_pieces(planned: Scan, pieces: Sequence[ScanRange]) -> Scan:
+def with_ranges(planned: Scan, pieces: Sequence[ScanRange]) -> Scan:
     """Return a scan of the same columns over other ranges of the stream, for callers that plan the ranges
     themselves."""
     return Scan(planned._client, planned._rows, planned.start, planned.end, pieces)

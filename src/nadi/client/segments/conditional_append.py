@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
-from nadi.client.segments.info import explained
+from nadi.client.segments.info import resolving_missing
 from nadi.client.segments.stores import APPENDS, OpenSession, SegmentStores, open_session
 from nadi.errors import ClosedError, NadiError, ProtocolError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
@@ -29,7 +29,7 @@ from nadi.wire.fields import NO_VERSION, Buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ConditionalAppend:
+class _PendingAppend:
     """An append in flight. stored: resolves to the writer's last number in the segment."""
 
     number: int
@@ -55,7 +55,7 @@ class SegmentAppender:
         self._writer_id = writer_id or uuid.uuid4().bytes
         self._number = 0
         self._last = NO_VERSION  # the writer's last known number in the segment
-        self._in_flight: deque[_ConditionalAppend] = deque()
+        self._in_flight: deque[_PendingAppend] = deque()
         self._session: OpenSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._backoff = Backoff()
@@ -126,7 +126,7 @@ class SegmentAppender:
         self, number: int, send: Callable[[OpenSession], None], *, as_event: bool = False
     ) -> asyncio.Future[int]:
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        append = _ConditionalAppend(number, send, as_event, stored)
+        append = _PendingAppend(number, send, as_event, stored)
         self._in_flight.append(append)
         if self._session is not None and self._session.is_due:
             self._drop_session()  # the next session learns which appends this one stored
@@ -148,7 +148,7 @@ class SegmentAppender:
             if self.trouble is not None:
                 await self._backoff.pause()
             callbacks = AppendSession(self._on_reply, self._on_lost)
-            async with explained(self._stores, self.segment):
+            async with resolving_missing(self._stores, self.segment):
                 session = await open_session(
                     self._stores,
                     self.segment,
@@ -231,6 +231,6 @@ class SegmentAppender:
             _end(self._in_flight.popleft(), error)
 
 
-def _end(append: _ConditionalAppend, error: NadiError) -> None:
+def _end(append: _PendingAppend, error: NadiError) -> None:
     if not append.stored.done():  # otherwise its wait was cancelled
         append.stored.set_exception(error)

@@ -46,7 +46,7 @@ async def segment_info(stores: SegmentStores, segment: str, timeout_s: float | N
     return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
 
 
-async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
+async def successors_of(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
     """Return the successors of a segment that was read to its end; empty if the stream is sealed there.
 
     Raises StreamRecreatedError if the stream was deleted and created again since.
@@ -54,11 +54,11 @@ async def following(stores: SegmentStores, scope: str, stream: str, segment_id: 
     return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
 
 
-async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
+async def resolve_missing(stores: SegmentStores, segment: str) -> NadiError:
     """Return the error for a segment that is missing at its store: SegmentGoneError if it was truncated away,
     StreamRecreatedError or StreamNotFoundError if its stream was deleted; or the error that prevents an answer."""
     try:
-        await following(stores, *parse_segment_name(segment))
+        await successors_of(stores, *parse_segment_name(segment))
     except NadiError as error:
         return error
     return SegmentGoneError(segment)
@@ -75,12 +75,12 @@ async def was_recreated(stores: SegmentStores, scope: str, stream: str, segments
 
 
 @asynccontextmanager
-async def explained(stores: SegmentStores, segment: str) -> AsyncIterator[None]:
+async def resolving_missing(stores: SegmentStores, segment: str) -> AsyncIterator[None]:
     """Replace a SegmentNotFoundError by the error of the segment's stream if that was deleted or recreated."""
     try:
         yield
     except SegmentNotFoundError as missing:
-        error = await what_became_of(stores, segment)
+        error = await resolve_missing(stores, segment)
         if isinstance(error, SegmentGoneError):
             raise missing
         raise error from None
@@ -104,7 +104,7 @@ async def _last_segments(stores: SegmentStores, head: StreamCut) -> list[Segment
     return await stores.controller.epoch_segments(head.scope, head.stream, epoch)
 
 
-async def of_each(items: Iterable[X], work: Callable[[X], Awaitable[Y]], at_once: int = 8) -> list[Y]:
+async def map_concurrently(items: Iterable[X], work: Callable[[X], Awaitable[Y]], at_once: int = 8) -> list[Y]:
     """Return the results of `work` per item, in order, with up to `at_once` running; one failure cancels the others."""
     permits = asyncio.Semaphore(at_once)
 

@@ -59,7 +59,7 @@ def is_uuid(kind: pa.DataType) -> bool:
     return bool(kind == UUID_TEXT)
 
 
-def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[str, str] | None:
+def names_differing_in_case(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[str, str] | None:
     """Return two sibling names that differ in case only, which SQL doesn't distinguish; None if all differ.
 
     Looks at the fields, at those nested in them, and at the fields that existed `before`.
@@ -73,7 +73,7 @@ def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[
         name = seen.setdefault(low, field.name if other is None else other.name)
         if name != field.name:
             return name, field.name
-        pair = alike(_within(field.type), () if other is None else _within(other.type))
+        pair = names_differing_in_case(_within(field.type), () if other is None else _within(other.type))
         if pair is not None:
             return pair
     return None

@@ -173,6 +173,6 @@ def values_of(
     return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
 
 
-def parts_of(reader: ValueReader[T]) -> tuple[SliceReader, EventDecoder[T]]:
+def reader_and_decoder(reader: ValueReader[T]) -> tuple[SliceReader, EventDecoder[T]]:
     """Return the reader of blocks that the reader wraps, and its decoder."""
     return reader._reader, reader._decoder

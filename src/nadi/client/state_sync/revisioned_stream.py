@@ -15,7 +15,7 @@ from nadi.client.control.arguments import checked
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.assemble import events_in
 from nadi.client.segments.conditional_append import SegmentAppender
-from nadi.client.segments.info import explained, segment_info
+from nadi.client.segments.info import resolving_missing, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
 from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamCutError, NadiError
@@ -65,7 +65,7 @@ class RevisionedStream:
 
     async def extent(self) -> RevisionRange:
         """Return the current start and end of the stream's data."""
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             info = await segment_info(self._stores, self._segment)
         return RevisionRange(info.start_offset, info.write_offset)
 
@@ -76,7 +76,7 @@ class RevisionedStream:
         at = start
         pieces = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
         reading = events_in(pieces, self._segment, start, end)
-        async with explained(self._stores, self._segment), aclosing(reading) as blocks:
+        async with resolving_missing(self._stores, self._segment), aclosing(reading) as blocks:
             async for block in blocks:
                 for data in block:
                     revision, at = at, at + HEADER_BYTES + len(data)
@@ -88,7 +88,7 @@ class RevisionedStream:
 
     async def boundary(self, offset: int) -> int:
         """Return the first revision at or after an offset."""
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             return (await self._stores.ask(wire.LocateOffset(0, self._segment, offset, ""), wire.OffsetLocated)).offset
 
     async def append(self, data: bytes, expected_end: int) -> int:
@@ -110,7 +110,7 @@ class RevisionedStream:
     async def mark(self) -> int | None:
         """Return the revision to start reading at, or None if it isn't set."""
         request = wire.GetSegmentAttribute(0, self._segment, REVISION_MARK, "")
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             value = (await self._stores.ask(request, wire.SegmentAttribute)).value
         return None if value == NO_VERSION else value
 
@@ -118,7 +118,7 @@ class RevisionedStream:
         """Set the mark if it still is `expected`; return False if it differs."""
         expected_value = NO_VERSION if expected is None else expected
         update = wire.UpdateSegmentAttribute(0, self._segment, REVISION_MARK, revision, expected_value, "")
-        async with explained(self._stores, self._segment):
+        async with resolving_missing(self._stores, self._segment):
             reply = await self._stores.ask(update, wire.SegmentAttributeUpdated)
         return reply.success or await self.mark() == revision  # a repeated request fails if the first one succeeded
 

@@ -52,12 +52,12 @@ class Arrivals:
         return arrivals, ends
 
 
-async def came_by(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> Numbers:
+async def arrival_times(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> Numbers:
     """Return the times of `Arrivals.of`; UNKNOWN if the server has no index."""
-    return (await came_within(stores, segment, offsets, end))[0]
+    return (await arrival_ranges(stores, segment, offsets, end))[0]
 
 
-async def came_within(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> tuple[Numbers, Numbers]:
+async def arrival_ranges(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> tuple[Numbers, Numbers]:
     """Return the result of `Arrivals.of`; UNKNOWN times and ends of 0 if the server has no index."""
     import numpy as np
 

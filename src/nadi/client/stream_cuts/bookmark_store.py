@@ -16,7 +16,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.stream_cuts.timestamps import RESERVED
@@ -148,7 +148,7 @@ class NamedRecords(Generic[Record]):
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    distinct = list(dict.fromkeys(several_texts(tags, "tags")))
+    distinct = list(dict.fromkeys(check_strings(tags, "tags")))
     if len(distinct) > BOOKMARK_MAX_TAGS:
         raise InvalidArgumentError(f"there are {len(distinct)} tags: at most {BOOKMARK_MAX_TAGS} are allowed")
     for tag in distinct:

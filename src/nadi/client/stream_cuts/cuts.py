@@ -22,14 +22,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import event_places, read_segment_range
 from nadi.client.reading.watermarks import cut_after, cut_before
-from nadi.client.segments.info import SegmentInfo, of_each, segment_info, stream_info
+from nadi.client.segments.info import SegmentInfo, map_concurrently, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.stream_cuts.arrival_times import UNKNOWN, came_by
+from nadi.client.stream_cuts.arrival_times import UNKNOWN, arrival_times
 from nadi.client.stream_cuts.bookmark_store import Bookmarks
 from nadi.client.stream_cuts.segment_ends import SegmentEnds, pass_finished
 from nadi.client.stream_cuts.timestamps import (
@@ -73,7 +73,7 @@ class _LastEvents:
     """The last events of a segment before `end`: their offsets and upper bounds of their arrival times."""
 
     offsets: Numbers
-    came_by: Numbers
+    arrival_times: Numbers
     end: int
 
     def start_of(self, count: int) -> int:
@@ -89,7 +89,7 @@ async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamC
     while True:
         try:
             new = {segment: end for segment, end in level.items() if end >= 0 and segment not in last_events}
-            ends = await of_each(new.items(), lambda item: _last_of(stores, cut, *item, events))
+            ends = await map_concurrently(new.items(), lambda item: _last_of(stores, cut, *item, events))
             last_events |= dict(zip(new, ends, strict=True))
         except SegmentNotFoundError:  # truncated away, so the remaining data begins at the head
             return head
@@ -126,7 +126,7 @@ async def _last_of(stores: SegmentStores, cut: StreamCut, segment: int, end: int
         offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
         if len(offsets) >= most or begin <= start:
             offsets = offsets[-most:]
-            times = np.maximum.accumulate(await came_by(stores, name, offsets, end))
+            times = np.maximum.accumulate(await arrival_times(stores, name, offsets, end))
             return _LastEvents(offsets, times, end)
         reach *= _REACH_FACTOR
 
@@ -145,7 +145,7 @@ def _shares(last_events: Mapping[int, _LastEvents], total: int) -> dict[int, int
     segments = list(last_events)
     counts = [len(last_events[segment].offsets) for segment in segments]
     owner = np.repeat(np.arange(len(segments)), counts)
-    times = np.concatenate([last_events[segment].came_by for segment in segments])
+    times = np.concatenate([last_events[segment].arrival_times for segment in segments])
     from_end = np.concatenate([np.arange(count)[::-1] for count in counts])
     age = (times.max(initial=0) - times) // _SAME_TIME_MS
     chosen = owner[np.lexsort((from_end, age))[:total]]
@@ -253,7 +253,7 @@ class StreamCuts:
         head, settled = await asyncio.gather(self.head(), self.settled(cut))
         return await cut_before_events(self._stores, head, settled, events)
 
-    async def came_by(self, segment_id: int, offsets: Sequence[int]) -> list[int | None]:
+    async def arrival_times(self, segment_id: int, offsets: Sequence[int]) -> list[int | None]:
         """Return upper bounds of the arrival times of a segment's events, in ms since 1970 by the server's clock; None
         if unknown. offsets: the events' ascending offsets.
 
@@ -267,7 +267,7 @@ class StreamCuts:
         array = np.asarray(offsets)
         if array.ndim != 1 or array.dtype.kind not in "iu" or np.any(array[1:] < array[:-1]) or array[0] < 0:
             raise InvalidArgumentError(f"offsets must be ascending event offsets, not {offsets!r:.100}")
-        times = await came_by(self._stores, name, array.astype(np.int64), int(array[-1]) + 1)
+        times = await arrival_times(self._stores, name, array.astype(np.int64), int(array[-1]) + 1)
         return [None if time == UNKNOWN else time for time in times.tolist()]
 
     async def at_event_time(self, time: datetime | int) -> StreamCut:
@@ -315,7 +315,7 @@ class StreamCuts:
         return event_time
 
     async def _by(self, event_time: EventTime, time: datetime | int, *, end: bool = False) -> StreamCut:
-        from nadi.client.stream_cuts.event_index import nearer
+        from nadi.client.stream_cuts.event_index import refine_cut
 
         at = min(max(time_us(time), EVENT_TIME_MIN), EVENT_TIME_MAX)
         clock = clock_of(str(event_time))
@@ -324,7 +324,7 @@ class StreamCuts:
                 self.scope, self.stream, at, earliest_of(clock) if end else clock
             )
             with suppress(SegmentNotFoundError, TruncatedError):
-                return await nearer(self._stores, cut, event_time, at, end=end)
+                return await refine_cut(self._stores, cut, event_time, at, end=end)
         return cut
 
     async def _not_before_head(self, cut: StreamCut) -> StreamCut:
@@ -391,7 +391,7 @@ class StreamCuts:
             async with aclosing(read_segment_range(self._stores, name, piece.start, piece.end)) as blocks:
                 return sum([len(block) async for block in blocks])
 
-        return sum(await of_each(await slices_between(self, start, end), count))
+        return sum(await map_concurrently(await slices_between(self, start, end), count))
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -452,11 +452,11 @@ async def slices_between(cuts: StreamCuts, start: StreamCut, end: StreamCut) -> 
     return slices
 
 
-async def narrowed(cuts: StreamCuts, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
+async def slices_with_keys(cuts: StreamCuts, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
     """Select the slices whose segments can contain events with these routing keys."""
     pieces = list(slices)
     ids = {piece.segment_id: 0 for piece in pieces}
     ranges = await segment_ranges(cuts._stores, cuts.scope, cuts.stream, StreamCut(cuts.scope, cuts.stream, ids))
-    routing_keys = several_texts(keys, "routing keys to read")
+    routing_keys = check_strings(keys, "routing keys to read")
     matching = {piece.segment_id for piece in ranges if piece.takes_any(routing_keys)}
     return [piece for piece in pieces if piece.segment_id in matching]

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.segments.info import of_each, segment_info
+from nadi.client.segments.info import map_concurrently, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.columns import MISFITS, array_of
 from nadi.client.serializers.types import COUNTED, SECONDS
@@ -63,10 +63,10 @@ async def index_times(
         except (PermissionDeniedError, SegmentNotFoundError, TruncatedError) as error:
             log.debug("event times of segment %d of %s/%s aren't indexed: %s", segment_id, scope, stream, error)
 
-    await of_each(ids, index_segment, _AT_ONCE)
+    await map_concurrently(ids, index_segment, _AT_ONCE)
 
 
-async def nearer(
+async def refine_cut(
     stores: SegmentStores, cut: StreamCut, event_time: EventTime, time_us: int, *, end: bool = False
 ) -> StreamCut:
     """Move a cut from the index closer to the time, past events of the stretch at its position that it need not
@@ -103,7 +103,7 @@ async def nearer(
                     near = block.offset + block.size_bytes
         return near
 
-    offsets = await of_each(cut.positions, offset_in, _AT_ONCE)
+    offsets = await map_concurrently(cut.positions, offset_in, _AT_ONCE)
     return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, offsets, strict=True)))
 
 

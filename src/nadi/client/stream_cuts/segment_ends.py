@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from nadi.client.segments.info import SegmentInfo, segment_info, what_became_of
+from nadi.client.segments.info import SegmentInfo, resolve_missing, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import SegmentNotFoundError
 from nadi.limits import SEGMENT_ENDS_KEPT
@@ -40,7 +40,7 @@ class SegmentEnds:
         try:
             infos = await asyncio.gather(*(segment_info(self._stores, name) for name in names))
         except SegmentNotFoundError as error:
-            raise await what_became_of(self._stores, error.segment) from error
+            raise await resolve_missing(self._stores, error.segment) from error
         fresh = dict(zip(requested, infos, strict=True))
         self._evict(len(fresh))
         self._sealed |= {segment: info for segment, info in fresh.items() if info.is_sealed}

@@ -30,7 +30,7 @@ from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import what_became_of
+from nadi.client.segments.info import resolve_missing
 from nadi.client.serializers.types import to_ddl
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
@@ -297,7 +297,7 @@ class ChangeWriter:
     def _check_stream(self, position: StreamCut) -> None:
         """Raise StreamRecreatedError if the cut belongs to a stream that was deleted and created again."""
         error = self._thread.run(
-            what_became_of(self._stores, segment_name(position.scope, position.stream, max(position.positions)))
+            resolve_missing(self._stores, segment_name(position.scope, position.stream, max(position.positions)))
         )
         if isinstance(error, StreamRecreatedError):
             to = f"{self._scope}/{self._stream}"

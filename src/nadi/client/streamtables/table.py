@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.control.arguments import checked, checking, several_texts
+from nadi.client.control.arguments import check_strings, checked, checking
 from nadi.client.definitions.columns import fields_of
 from nadi.client.definitions.stream_tables import TableDefinition, planned
 from nadi.client.scan.rows import Readable
@@ -101,7 +101,7 @@ class StreamTable:
         """
         target = self.target
         names = {field.name.lower() for field in fields_of(target.kind, self._name)}
-        own = (name for name in several_texts(also, "the columns in `also`") if name.lower() not in names)
+        own = (name for name in check_strings(also, "the columns in `also`") if name.lower() not in names)
         return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
 
     def latest(self, at: Place | None = None) -> LatestRows:

@@ -176,7 +176,9 @@ class OpenTransaction:
             except NadiError as failure:
                 error.add_note(f"Transaction {self.txn_id} could not be aborted and ends with its lease: {failure}")
         finally:
-            let_go(self)  # if anything failed, the lease must expire, because no caller can resume the transaction
+            release_transaction(
+                self
+            )  # if anything failed, the lease must expire, because no caller can resume the transaction
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -356,7 +358,7 @@ class TransactionWriter(Closing, Generic[Own]):
         one of its commits is still being merged."""
         self._closed = True
         for txn in list(self._open_transactions):
-            let_go(txn)
+            release_transaction(txn)
         if self._notes_times:
             self._notes_times = False
             await leave(self._stores.controller, self.scope, self.stream, self._writer_id)
@@ -386,7 +388,7 @@ def is_closed(writer: TransactionWriter[Any]) -> bool:
     return writer._closed
 
 
-def let_go(txn: OpenTransaction) -> None:
+def release_transaction(txn: OpenTransaction) -> None:
     """Stop using the transaction in this client; `get_txn` can resume it until its lease expires."""
     txn._end("was released here: resume it with get_txn before its lease expires")
 

@@ -1,7 +1,7 @@
 """Cluster reports made from the servers' entries and the containers' records.
 
-`look` reads the store from outside the cluster (`nadi cluster status`); `Operator` reports from inside a server, behind
-`/v1/cluster`.
+`read_report` reads the store from outside the cluster (`nadi cluster status`); `Operator` reports from inside a server,
+behind `/v1/cluster`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Literal
 from nadi.cluster.container_map import RecordWatch, of_each
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, MembershipPace, ServerMember, decode
-from nadi.cluster.reconciler import Keeper
+from nadi.cluster.reconciler import Reconciler
 from nadi.errors import ConflictError, InvalidArgumentError, StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
 from nadi.object_log.engine import LogEngine, OwnEngine, Registry
-from nadi.object_log.identity import Cluster, OwnLog, check_its_log, find_cluster
+from nadi.object_log.identity import Cluster, OwnLog, check_log_identity, find_cluster
 from nadi.object_log.opening import log_name, open_engines, open_log
 from nadi.object_log.outcomes import patiently
 from nadi.object_log.urls import folder_of
@@ -47,7 +47,7 @@ class SharedStore:
 
 
 @asynccontextmanager
-async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
+async def open_shared_store(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
     """Open the store of the cluster at that URL.
 
     StoreError: the store has no cluster, or refuses access. InvalidArgumentError, UnavailableError: as `open_engines`.
@@ -79,13 +79,13 @@ async def opened_log(shared: SharedStore, url: str, options: dict[str, str]) -> 
         )
     engine = await open_log(url, shared.runtime, make=False, **options)
     try:
-        await check_its_log(shared.cluster, OwnLog(name, engine), shared.runtime)
+        await check_log_identity(shared.cluster, OwnLog(name, engine), shared.runtime)
         yield engine
     finally:
         await engine.close()
 
 
-async def look(store: SharedStore) -> ClusterReport:
+async def read_report(store: SharedStore) -> ClusterReport:
     """Read the report. Detecting which servers are alive takes some seconds."""
     members = await _members(store)
     numbers = range(store.cluster.containers)
@@ -104,7 +104,7 @@ async def look(store: SharedStore) -> ClusterReport:
     return cluster_report(store.cluster.cluster, "", ClusterView(members, records, dict(enumerate(log_bytes)), known))
 
 
-async def living(store: SharedStore) -> list[str]:
+async def live_servers(store: SharedStore) -> list[str]:
     """Return the ids of the live servers. Detecting them takes some seconds."""
     return [name for name, (_, is_alive) in (await _members(store)).items() if is_alive]
 
@@ -233,7 +233,13 @@ class Operator:
     progress."""
 
     def __init__(
-        self, cluster: Cluster, me: str, membership: Membership, watch: RecordWatch, keeper: Keeper, store: SegmentStore
+        self,
+        cluster: Cluster,
+        me: str,
+        membership: Membership,
+        watch: RecordWatch,
+        keeper: Reconciler,
+        store: SegmentStore,
     ) -> None:
         self._cluster, self._me = cluster, me
         self._membership, self._watch, self._keeper, self._store = membership, watch, keeper, store

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nadi.cluster.membership import Membership
 from nadi.errors import UnavailableError
 from nadi.object_log.engine import LogEngine
-from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
+from nadi.observe.metrics import Histogram, MetricDefinition, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import place_of
 from nadi.wire.fields import Buffer
@@ -18,22 +18,28 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 MEANINGS = by_name(
     (
-        Meaning("nadi_cluster_containers", "Containers on this server."),
-        Meaning("nadi_cluster_all_containers", "Containers of the whole cluster."),
-        Meaning("nadi_cluster_servers", "Servers seen by this server, alive or dead.", ("state",)),
-        Meaning("nadi_cluster_lease_valid", "1 while this server may answer reads, 0 if it can't reach the store."),
-        Meaning("nadi_cluster_lease_term", "Number of lease terms: 1, plus 1 for each time the lease expired."),
-        Meaning("nadi_cluster_controller", "1 if the active controller is here, else 0."),
-        Meaning("nadi_cluster_takeovers", "Containers taken over from dead servers.", (), "counter"),
-        Meaning("nadi_cluster_containers_received", "Containers handed over by other servers.", (), "counter"),
-        Meaning("nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"),
-        Meaning("nadi_cluster_fenced", "Containers that another server claimed first.", (), "counter"),
-        Meaning("nadi_cluster_log_put_seconds", "Duration of puts of log objects.", (), "histogram"),
-        Meaning("nadi_cluster_log_put_bytes", "Bytes of stored log objects.", (), "counter"),
-        Meaning(
+        MetricDefinition("nadi_cluster_containers", "Containers on this server."),
+        MetricDefinition("nadi_cluster_all_containers", "Containers of the whole cluster."),
+        MetricDefinition("nadi_cluster_servers", "Servers seen by this server, alive or dead.", ("state",)),
+        MetricDefinition(
+            "nadi_cluster_lease_valid", "1 while this server may answer reads, 0 if it can't reach the store."
+        ),
+        MetricDefinition(
+            "nadi_cluster_lease_term", "Number of lease terms: 1, plus 1 for each time the lease expired."
+        ),
+        MetricDefinition("nadi_cluster_controller", "1 if the active controller is here, else 0."),
+        MetricDefinition("nadi_cluster_takeovers", "Containers taken over from dead servers.", (), "counter"),
+        MetricDefinition("nadi_cluster_containers_received", "Containers handed over by other servers.", (), "counter"),
+        MetricDefinition(
+            "nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"
+        ),
+        MetricDefinition("nadi_cluster_fenced", "Containers that another server claimed first.", (), "counter"),
+        MetricDefinition("nadi_cluster_log_put_seconds", "Duration of puts of log objects.", (), "histogram"),
+        MetricDefinition("nadi_cluster_log_put_bytes", "Bytes of stored log objects.", (), "counter"),
+        MetricDefinition(
             "nadi_cluster_log_retries", "Puts of log objects that were retried or verified by a read.", (), "counter"
         ),
-        Meaning("nadi_cluster_log_errors", "Failed calls for log objects.", (), "counter"),
+        MetricDefinition("nadi_cluster_log_errors", "Failed calls for log objects.", (), "counter"),
     )
 )
 

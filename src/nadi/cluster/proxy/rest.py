@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi import limits
-from nadi.access.fair_shares import Places
+from nadi.access.fair_shares import FairQueue
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
 from nadi.cluster.proxy.segment_router import endpoint_of
-from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, failure, refused
+from nadi.controller.rest.endpoint import BROWSER_HEADERS, DATA, PAGE_FILES, Api, failure, refused
 from nadi.controller.rest.intake import takes_data, whole_body
 from nadi.controller.rest.own import CLUSTER_PATH
 from nadi.errors import InvalidArgumentError, UnavailableError
@@ -36,7 +36,7 @@ class RestProxy:
 
     def __init__(self, api: Api, active: Active, key: ClusterKey, security: Security) -> None:
         self._api, self._active, self._key = api, active, key
-        self._tls, self._places = security.ssl_context(), Places(limits.FORWARD_REST_AT_ONCE)
+        self._tls, self._places = security.ssl_context(), FairQueue(limits.FORWARD_REST_AT_ONCE)
 
     def changed(self) -> None:
         self._api.controller = self._active.here
@@ -106,7 +106,7 @@ class RestProxy:
             raise UnavailableError("the server with the active controller has no REST port: start it with one")
         body = bytes(await whole_body(Request(scope, receive)))
         client = scope.get("client") or ("", 0)
-        headers = _end_to_end(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
+        headers = _end_to_end(scope["headers"], without=(b"content-length", *BROWSER_HEADERS))
         headers += [
             (b"host", address.encode()),
             (b"connection", b"close"),

@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from nadi import limits
-from nadi.access.fair_shares import LoopTurns, Places, Shares
+from nadi.access.fair_shares import FairQueue, LoopTurns, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
@@ -292,8 +292,8 @@ class _RpcCalls:
     def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
         self._answer, self._peer_of = answer, peer_of
         self.shares, self._turns = Shares(limits.RPC_AT_ONCE), LoopTurns(limits.RPC_STARTS_A_TURN)
-        self._receiving = Places(limits.RPC_RECEIVING_BYTES // limits.RPC_MESSAGE_MAX_BYTES)
-        self._work_bytes = Places(limits.RPC_WORK_BYTES)
+        self._receiving = FairQueue(limits.RPC_RECEIVING_BYTES // limits.RPC_MESSAGE_MAX_BYTES)
+        self._work_bytes = FairQueue(limits.RPC_WORK_BYTES)
 
     async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
         """Handle a call without letting exceptions out. The request is parsed here since gRPC answers UNKNOWN to

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from nadi import errors, limits
 from nadi.access.authentication import Gate
 from nadi.access.budget import Budget
-from nadi.access.fair_shares import LoopTurns, Places
+from nadi.access.fair_shares import FairQueue, LoopTurns
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, Permissions, reader_group_resource, scope_resource
 from nadi.controller.controller import Controller
@@ -126,8 +126,8 @@ async def stream_array(
     return StreamingResponse(body(), media_type=JSON)
 
 
-EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
-TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
+ANYONE = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
+BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ class Api:
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
     site: Site = field(default_factory=Site)
-    data_places: Places = field(default_factory=lambda: Places(limits.INGEST_LARGE_AT_ONCE))
+    data_places: FairQueue = field(default_factory=lambda: FairQueue(limits.INGEST_LARGE_AT_ONCE))
     budget: Budget = field(default_factory=Budget)
-    pages: Places = field(default_factory=lambda: Places(limits.REST_PAGES_AT_ONCE))
+    pages: FairQueue = field(default_factory=lambda: FairQueue(limits.REST_PAGES_AT_ONCE))
     turns: LoopTurns = field(default_factory=lambda: LoopTurns(limits.REST_STEPS_A_TURN))
 
 
@@ -167,7 +167,7 @@ class RestCall:
     request: Request
     api: Api
     body: Any = None
-    caller: Caller = EVERYBODY
+    caller: Caller = ANYONE
 
     @property
     def controller(self) -> Controller:

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from nadi import limits
-from nadi.access.fair_shares import Places
+from nadi.access.fair_shares import FairQueue
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError
 from nadi.runtime import REAL
@@ -69,7 +69,7 @@ def takes_data(path: str) -> bool:
 
 
 @asynccontextmanager
-async def received(request: Request, places: Places, *, grows: bool = False) -> AsyncIterator[Sent]:
+async def received(request: Request, places: FairQueue, *, grows: bool = False) -> AsyncIterator[Sent]:
     """Receive a request and keep its place until it is processed. A large request takes the place before it is read; a
     small one afterwards, if it is compressed or `grows` when decoded. Raises InvalidArgumentError or HTTPException if
     the body is unacceptable."""

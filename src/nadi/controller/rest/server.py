@@ -34,11 +34,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from nadi import limits
-from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import (
-    EVERYBODY,
+    ANYONE,
     JSON,
     Api,
     RestCall,
@@ -52,7 +52,7 @@ from nadi.controller.rest.endpoint import (
 )
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
 from nadi.throttled_log import SeldomWarning
-from nadi.wire.send_backlog import Unsent
+from nadi.wire.send_backlog import SendBacklog
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
@@ -165,7 +165,7 @@ def _answering(endpoint: RestEndpoint, api: Api) -> Callable[[Request], Awaitabl
     async def answer(request: Request) -> Response:
         try:
             needed = endpoint.needs(RestCall(request, api))
-            caller, header = EVERYBODY, request.headers.get("authorization")
+            caller, header = ANYONE, request.headers.get("authorization")
             if api.gate is not None:
                 peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
                 caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
@@ -253,7 +253,7 @@ class RestProtocol(H11Protocol):
     """A connection. Its guest may be evicted unless a complete request is being answered. uvicorn's flow control calls
     `resume_reading` and `pause_reading`."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, guest: Guest, api: Api) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState, guest: AcceptedConnection, api: Api) -> None:
         super().__init__(config, state, {"is_extra": guest.is_extra})
         self.logger = _of_uvicorn
         self._guest, self._turns, self._pool = guest, api.turns, api.budget.receiving
@@ -269,7 +269,7 @@ class RestProtocol(H11Protocol):
             cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
         self.flow = FlowControl(cast("asyncio.Transport", self))
         self._account = self._pool.account()
-        self._unsent = Unsent(self.transport)
+        self._unsent = SendBacklog(self.transport)
         self._watch = self.loop.call_later(limits.PATROL_S, self._patrol)
 
     def connection_lost(self, exc: Exception | None) -> None:

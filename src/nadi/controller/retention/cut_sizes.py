@@ -84,7 +84,7 @@ class Past:
 
     @property
     def start(self) -> Cut:
-        return self.settled(self.head or self.history.head_of_time())
+        return self.settled(self.head or self.history.first_cut())
 
     def is_of_stream(self, cut: Cut) -> bool:
         """Return whether the cut is a valid reader position; False also if epochs it needs are forgotten."""

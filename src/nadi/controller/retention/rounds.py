@@ -297,7 +297,7 @@ class RetentionJudge:
             HolderReport(claim.kind, claim.name, StreamCut(*name, claim.cut).as_text(), claim.bytes_after)
             for claim in holders[: limits.RETENTION_HOLDERS_TOLD]
         ]
-        head = StreamCut(*name, past.head or past.history.head_of_time()).as_text()
+        head = StreamCut(*name, past.head or past.history.first_cut()).as_text()
         return RetentionReport(head, retained, oldest_ms, listed, len(holders) - len(listed))
 
     async def _oldest_ms(self, name: StreamName, decision: RetentionDecision) -> int:

@@ -203,7 +203,7 @@ class EpochHistory:
             raise NotFoundError(f"segment {segment} is not in this stream's history")
         return known
 
-    def head_of_time(self) -> dict[int, int]:
+    def first_cut(self) -> dict[int, int]:
         """Return the cut before the first known event: the first ever, unless older epochs are forgotten."""
         return {segment.id: 0 for segment in self.epoch(self.first)}
 
@@ -274,7 +274,7 @@ class EpochHistory:
                 raise InvalidStreamCutError("the stream cut names a segment that this stream never had")
         if start and end and not self.is_at_or_after(end, start):
             raise InvalidStreamCutError("the end of the range is before its start: swap the two stream cuts")
-        low_cut = start or self.head_of_time()
+        low_cut = start or self.first_cut()
         high_cut = end or {s.id: 0 for s in self.epoch(self.newest)}
         starts, ends = self._standing(low_cut), self._standing(high_cut)
         from_epochs = list(self.span(low_cut).values()) if start else [self.first]

@@ -40,7 +40,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
             continue
         existing.append((owner, record))
         history = await flow.metadata.history(owner)
-        ids = history.between(record.value.head or history.head_of_time(), {})
+        ids = history.between(record.value.head or history.first_cut(), {})
         segments.extend(owner.segment(segment) for segment in ids)
     if existing:
         for owner, record in existing:

@@ -28,7 +28,7 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
 
 def _passed(history: EpochHistory, name: StreamName, head: Cut, cut: Cut) -> tuple[int, ...]:
     """Return the segments before the cut; InvalidStreamCutError if it isn't valid."""
-    head = head or history.head_of_time()
+    head = head or history.first_cut()
     try:
         is_valid = history.is_valid_cut(cut)
         is_after = is_valid and history.is_at_or_after(cut, head)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nadi.client.serializers.types import alike
+from nadi.client.serializers.types import names_differing_in_case
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.lake.table.error_mapping import (
     CATALOG,
@@ -76,7 +76,7 @@ def _cannot_follow(name: str, why: str) -> LakeStoppedError:
 
 def case_problem(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> str | None:
     """Return why SQL engines couldn't distinguish the columns from each other or the table's; None if they can."""
-    pair = alike(fields, before)
+    pair = names_differing_in_case(fields, before)
     if pair is None:
         return None
     return f"{pair[0]!r} and {pair[1]!r} differ only by case, which SQL ignores: rename the field"

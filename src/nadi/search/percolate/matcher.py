@@ -24,7 +24,7 @@ from nadi import errors, limits
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.segments.info import what_became_of
+from nadi.client.segments.info import resolve_missing
 from nadi.client.tables.catalog import CatalogRecord
 from nadi.defaults import DEFAULT_URI
 from nadi.model.event import EventBlock
@@ -190,7 +190,7 @@ class Matching(StreamWorker[MatcherProgress]):
                 break
             except (errors.SegmentNotFoundError, errors.TruncatedError, errors.DamagedDataError) as failure:
                 is_gone = isinstance(failure, errors.SegmentNotFoundError)
-                error = await what_became_of(self._stores, name) if is_gone else failure
+                error = await resolve_missing(self._stores, name) if is_gone else failure
                 to = gap_end(error)
                 self._report_gap(segment, at, error)
                 at, gaps = batch.end if to is None else to, gaps + 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.arguments import check_strings, checked
 from nadi.client.control.closing import Closing
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.segment_range import read_segment_range
@@ -305,7 +305,7 @@ class Search(Closing):
         for name, argument, in_query in (("since", since, parsed.since), ("until", until, parsed.until)):
             if argument is not None and in_query is not None:
                 raise InvalidArgumentError(f"{name} is also given in the query as _{name}: remove one")
-        routing_keys = tuple(several_texts(keys, "routing keys")) if keys is not None else None
+        routing_keys = tuple(check_strings(keys, "routing keys")) if keys is not None else None
         for key in routing_keys or ():
             check_text(key, "a routing key")
         return _Question(

@@ -19,7 +19,7 @@ from nadi.errors import DamagedStateError, UnavailableError
 from nadi.limits import COURTESY_LONGEST_S, COURTESY_MOST_TIMES, COURTESY_SLOW_TIMES, LOG_QUICK_FRAME_BYTES
 from nadi.runtime import Runtime
 from nadi.segmentstore.counters import StoreCounters
-from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
+from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
 from nadi.segmentstore.state.machine import StateCheckpoint
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        parts: ContainerParts,
+        parts: ContainerStorage,
         wake: Callable[[], None],
         recover_from: Callable[[Exception], None],
         throttle: BackgroundThrottle,

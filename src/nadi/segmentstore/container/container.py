@@ -41,12 +41,12 @@ from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoi
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, QueuedCall, QueuedRequest, RequestQueue, again
 from nadi.segmentstore.counters import LoadMeter, Stages, StoreCounters
-from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
+from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.operations import Delete
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
-from nadi.segmentstore.tier1.blob_files import RunFiles, run_name
+from nadi.segmentstore.tier1.blob_files import BlobFiles, run_name
 from nadi.segmentstore.tier1.log import ALL, DurableLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -167,10 +167,10 @@ class Container:
     log: DurableLog
     metadata: ContainerMetadata
     state: StateMachine
-    runs: RunFiles | None = None
+    runs: BlobFiles | None = None
 
     def __init__(
-        self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL, counts: StoreCounters | None = None
+        self, parts: ContainerStorage, cache: BlockCache, runtime: Runtime = REAL, counts: StoreCounters | None = None
     ) -> None:
         self.number = parts.number
         self.parts = parts

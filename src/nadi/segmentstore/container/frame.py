@@ -18,7 +18,7 @@ from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import AnyOperation, Append, AppendBeside, encode_head, most_bytes
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord
-from nadi.segmentstore.tier1.blob_files import BlobWrite, RunFiles
+from nadi.segmentstore.tier1.blob_files import BlobFiles, BlobWrite
 from nadi.segmentstore.tier1.log import NOTHING
 from nadi.wire.fields import Buffer
 
@@ -137,7 +137,7 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
-    def place_blobs(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
+    def place_blobs(self, runs: BlobFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
         """Place large runs in separate files, once the frame is complete. Return their extents, the parts to be written
         to the files before the frame is `finish`ed, and the runs' bytes."""
         if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:

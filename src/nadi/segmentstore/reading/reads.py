@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cachetools import FIFOCache
 
 from nadi import errors
-from nadi.access.fair_shares import Places, Ticket
+from nadi.access.fair_shares import FairQueue, Ticket
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, BlockLocation, location_in_log
 from nadi.segmentstore.container.container import Container
@@ -122,9 +122,9 @@ class SegmentReader:
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[BlockLocation, _Fetch] = {}
-        self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
+        self._of_chunks = self._of_logs = FairQueue(FETCHES_AT_ONCE)
         if not chunks.is_here:  # fetches from a slow store don't delay those from the log
-            self._of_logs = Places(FETCHES_AT_ONCE // 2)
+            self._of_logs = FairQueue(FETCHES_AT_ONCE // 2)
         self._is_away = False  # whether tier 2 failed the last fetch
         self._damaged: FIFOCache[BlockLocation, None] = FIFOCache(_DAMAGED_PLACES)  # no read-ahead for these
 
@@ -299,7 +299,7 @@ class SegmentReader:
         self,
         location: BlockLocation,
         fetch: Callable[[], Coroutine[None, None, Fetched]],
-        places: Places,
+        places: FairQueue,
         owner: Hashable,
     ) -> asyncio.Task[Fetched]:
         """Fetch a block into the cache, in one of the owner's turns, unless a fetch is already in flight."""
@@ -315,7 +315,9 @@ class SegmentReader:
         return pending.task
 
     @staticmethod
-    async def _in_turn(ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places) -> Fetched:
+    async def _in_turn(
+        ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]], places: FairQueue
+    ) -> Fetched:
         try:
             await ticket
             return await fetch()

@@ -1,4 +1,4 @@
-"""Opens a container's log and state for a server: in a data folder (`LocalParts`), or in a cluster.
+"""Opens a container's log and state for a server: in a data folder (`LocalStorage`), or in a cluster.
 
 The state is a cache: each opening restores it from the record's snapshot, and applies the log's operations since; it
 doesn't use the state of an earlier opening. So all acknowledged changes are in the log until a snapshot has them.
@@ -24,7 +24,7 @@ from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.operations import AnyOperation, Append, decode_frame, encode_head
 from nadi.segmentstore.state.records import FrameRef
-from nadi.segmentstore.tier1.blob_files import RunFiles
+from nadi.segmentstore.tier1.blob_files import BlobFiles
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck
@@ -45,7 +45,7 @@ class OpenStorage(NamedTuple):
     metadata: ContainerMetadata
     log: DurableLog
     state: StateMachine
-    runs: RunFiles | None = None
+    runs: BlobFiles | None = None
 
     async def close(self) -> None:
         """Close everything without writing; delete the state."""
@@ -56,7 +56,7 @@ class OpenStorage(NamedTuple):
         shutil.rmtree(self.metadata.folder, ignore_errors=True)
 
 
-class ContainerParts:
+class ContainerStorage:
     """The storage of one container. All calls come from one event loop. Subclasses define how the record is claimed,
     and which log it names. folder: for the state. looks_for_chunks: whether an opening looks up the chunks that the
     state names. sweeps: see `RecordOwner`. may_answer: whether the state here is certainly current: no other server can
@@ -190,7 +190,7 @@ def apply_frame(
     state.sequence = frame.sequence
 
 
-class LocalParts(ContainerParts):
+class LocalStorage(ContainerStorage):
     """The storage of one container in its folder, which is created if it's missing. chunks: tier 2, for snapshots of
     the state. is_owned: returns whether this server still has the data folder."""
 
@@ -255,7 +255,7 @@ class LocalParts(ContainerParts):
         if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
             problem = "its record and its log are missing, but tier 2 has data of it"
             raise DamagedStateError(str(self._folder), problem)
-        runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
+        runs = BlobFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
         unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]
         state.runs.unused |= dict.fromkeys(unused, state.sequence)
         return opened._replace(runs=runs)

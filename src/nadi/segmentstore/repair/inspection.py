@@ -16,20 +16,20 @@ from nadi.segmentstore.data_dir import (
     STORE,
     TIER2,
     container_folders,
-    find,
+    container_names,
+    find_store,
     known_containers,
-    misplaced,
-    named,
     stored_containers,
+    unexpected_containers,
 )
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError, restored
 from nadi.segmentstore.recovery.storage import is_lost, is_stored
-from nadi.segmentstore.repair.offline_store import Lost, StoppedContainer, in_words
+from nadi.segmentstore.repair.offline_store import Lost, StoppedContainer, describe_segment
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.tier1.recovery import has_frames
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.opening import looked_at
+from nadi.segmentstore.tier2.opening import open_read_only
 from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError
 
 _NAMED = 100  # limit on lost segments listed in a report
@@ -68,10 +68,10 @@ class InspectionReport:
 async def inspect_folder(folder: Path) -> list[InspectionReport]:
     """Inspect a data folder that no server has open. UnavailableError, OSError: it can't be read."""
     report = _inspect_layout(folder)
-    store = find(folder).store
+    store = find_store(folder).store
     containers: dict[int, InspectionReport] = {}
     are_some_there = bool(container_folders(folder))
-    with looked_at(folder, REAL) as chunks:
+    with open_read_only(folder, REAL) as chunks:
         for number, container in known_containers(folder).items():
             if store is not None and number >= store.containers:
                 continue
@@ -86,7 +86,7 @@ async def inspect_folder(folder: Path) -> list[InspectionReport]:
 
 def _inspect_layout(folder: Path) -> InspectionReport:
     report = InspectionReport("data folder")
-    location = find(folder)
+    location = find_store(folder)
     known, stored = set(known_containers(folder)), stored_containers(folder)
     if location.store is None:
         report.refuse(f"`{STORE}` is {location.wrong}, and the number of containers is unknown: restore the file")
@@ -98,13 +98,13 @@ def _inspect_layout(folder: Path) -> InspectionReport:
     if location.store.moved_to:
         report.refuse(f"its data was moved to {location.store.moved_to}")
     count = location.store.containers
-    for problem in misplaced(folder, count):
+    for problem in unexpected_containers(folder, count):
         report.refuse(problem)
     for number in sorted(set(range(count)) - known):
         report.refuse(f"container-{number} and all its data is missing: restore it from a copy")
     if others := {number for number in stored if number >= count}:
         reason = f"`{STORE}` says {count} containers, so no server reads it"
-        report.lost.append(f"tier 2 has data of {named(others)}, from another folder or discarded: {reason}")
+        report.lost.append(f"tier 2 has data of {container_names(others)}, from another folder or discarded: {reason}")
     report.sound.append(f"format {location.store.format}, {count} containers")
     if location.store.is_elsewhere:
         report.sound.append(f"chunks in {location.store.url}")
@@ -207,7 +207,7 @@ async def _inspect_data(report: InspectionReport, stopped: StoppedContainer) -> 
             f"the first {stopped.first_undescribed}: the next scrub rewrites them"
         )
     for damaged in stopped.damage.all():
-        place = f"{in_words(damaged.segment)}: bytes {damaged.offset:,} to {damaged.end_offset:,}"
+        place = f"{describe_segment(damaged.segment)}: bytes {damaged.offset:,} to {damaged.end_offset:,}"
         report.lost.append(f"{place} can't be read: {damaged.reason}")
     if stopped.damage.unlisted:
         report.lost.append(f"and {stopped.damage.unlisted:,} more such places")
@@ -217,11 +217,13 @@ def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
     """Describe, by segment, the contents of discarded frames."""
     lines = [f"discarded with it: {lost.frames:,} readable acknowledged frames, up to {lost.last_sequence:,}"]
     for segment, (begin, end) in lost.bytes_of.items():
-        lines.append(f"  {in_words(stopped.name_of(segment))}: bytes {begin:,} to {end:,}")
+        lines.append(f"  {describe_segment(stopped.name_of(segment))}: bytes {begin:,} to {end:,}")
     for segment, count in lost.entries_of.items():
-        lines.append(f"  {in_words(stopped.name_of(segment))}: {count:,} changes of table entries")
-    lines += [f"  {in_words(name)}: the entire segment, which was created there" for name in lost.created.values()]
-    lines += [f"  {in_words(stopped.name_of(segment))}: its deletion" for segment in lost.deleted]
+        lines.append(f"  {describe_segment(stopped.name_of(segment))}: {count:,} changes of table entries")
+    lines += [
+        f"  {describe_segment(name)}: the entire segment, which was created there" for name in lost.created.values()
+    ]
+    lines += [f"  {describe_segment(stopped.name_of(segment))}: its deletion" for segment in lost.deleted]
     if len(lines) > _NAMED:
         lines[_NAMED:] = [f"  and {len(lines) - _NAMED:,} more"]
     return lines

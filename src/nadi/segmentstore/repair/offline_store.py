@@ -21,10 +21,10 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container, KnownDamage, note_missing
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.storage import LocalParts, recovered_of
+from nadi.segmentstore.recovery.storage import LocalStorage, recovered_of
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import ContainerMetadata
-from nadi.segmentstore.tier1.blob_files import RunReader
+from nadi.segmentstore.tier1.blob_files import BlobReader
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES, FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, LogAddress, LogRange, PartRead, read_each
@@ -88,7 +88,7 @@ class StoppedLog:
         known = read_epoch(folder)
         self.damage: CorruptLogError | None = None
         self.size_bytes = 0
-        self.runs = RunReader(folder)
+        self.runs = BlobReader(folder)
         self._folder, self._is_passed = folder, is_passed
         self._files: dict[int, LogFile] = {}
         headers = Headers(folder, None, [], [], 1)
@@ -181,7 +181,7 @@ class StoppedContainer(Container):
     runs: Any
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
-        super().__init__(LocalParts(number, folder, chunks), BlockCache())
+        super().__init__(LocalStorage(number, folder, chunks), BlockCache())
         self.folder, self.chunks = folder, chunks
         self.damage = KnownDamage(number, logs=False)
         self._reader = SegmentReader(chunks, self.cache, FairScheduler())
@@ -236,7 +236,7 @@ class StoppedContainer(Container):
         self.metadata.close()
 
 
-def in_words(segment: str) -> str:
+def describe_segment(segment: str) -> str:
     try:
         scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
     except NadiError:

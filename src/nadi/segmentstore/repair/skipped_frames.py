@@ -27,12 +27,12 @@ from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.recovery.storage import STATE, apply_frame
-from nadi.segmentstore.repair.offline_store import Lost, ReadableFrame, StoppedLog, in_words
+from nadi.segmentstore.repair.offline_store import Lost, ReadableFrame, StoppedLog, describe_segment
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
-from nadi.segmentstore.tier1.blob_files import RunReader
+from nadi.segmentstore.tier1.blob_files import BlobReader
 from nadi.segmentstore.tier1.disk import aside_name
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
@@ -74,7 +74,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
     repeated. SnapshotError, DamagedRecordError: there is no snapshot to start from. DamagedStateError: the readable
     frames contradict each other. StorageFullError: the disk is full; nothing in use was changed. UnavailableError,
     OSError: the folder, or tier 2, can't be used."""
-    with reserve.in_words(folder):
+    with reserve.mapped_errors(folder):
         records = await chunks.records()
         record = (await records.read(number)).record
         metadata, _ = await restored(chunks, number, record.snapshot, folder / STATE)
@@ -87,7 +87,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
             metadata.close()
         # first: once the snapshot is published, a server deletes unreferenced files
         if skipped.frames or skipped.ends:
-            await asyncio.to_thread(RunReader(folder / "log").set_aside)
+            await asyncio.to_thread(BlobReader(folder / "log").set_aside)
         former = f"container-{number}"
         aside = aside_name(former)
         for name in skipped.unnamed:  # renaming a chunk back restores it
@@ -201,7 +201,9 @@ class _Fold:
                 self._lengths.add(operation.segment)
                 former = self.state.find(operation.name)
                 if former is not None:
-                    self.skipped.lost.append(f"{in_words(former.name)}: all that it had before it was recreated")
+                    self.skipped.lost.append(
+                        f"{describe_segment(former.name)}: all that it had before it was recreated"
+                    )
                     self._remove(former)
             case op.Append():
                 return self._prepare_append(operation)
@@ -233,7 +235,7 @@ class _Fold:
             self._unknown[operation.segment] = self._unknown.get(operation.segment, 0) + operation.length
             return False
         if operation.offset < record.length:
-            problem = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
+            problem = f"a later frame appends at {operation.offset:,} of {describe_segment(record.name)}"
             raise DamagedStateError(
                 str(self.state.metadata.folder), problem, f"it has {record.length:,} bytes without the missing ones"
             )
@@ -255,9 +257,9 @@ class _Fold:
         elif operation.target in self._unknown and source is not None:
             self._unknown[operation.target] += source.length - source.start_offset
         if source is not None:
-            place = "" if target is None else f" to {in_words(target.name)}"
+            place = "" if target is None else f" to {describe_segment(target.name)}"
             size = source.length - source.start_offset
-            self.skipped.lost.append(f"{in_words(source.name)}: {size:,} bytes that were merged{place}")
+            self.skipped.lost.append(f"{describe_segment(source.name)}: {size:,} bytes that were merged{place}")
             self._remove(source)
         return False
 
@@ -282,7 +284,8 @@ class _Fold:
             record = self.state.by_id(segment)
             if record is not None:
                 skipped.unsafe.append(
-                    f"{in_words(record.name)}: {size:,} bytes of changes to its entries; some keys have older values"
+                    f"{describe_segment(record.name)}: {size:,} bytes of changes to its entries; "
+                    "some keys have older values"
                 )
         for segment, size in self._unknown.items():
             skipped.unsafe.append(

@@ -12,7 +12,7 @@ from nadi.limits import CONNECTION_REPLIES_BYTES, CONNECTION_UNSENT_BYTES, SEND_
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_reply
 from nadi.wire.outgoing import Outgoing
-from nadi.wire.send_backlog import Unsent
+from nadi.wire.send_backlog import SendBacklog
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,18 @@ class Replies:
         self.held = pool.account()
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._unsent: Unsent | None = None
+        self._unsent: SendBacklog | None = None
         self._unsent_bytes = 0
         self.writable = asyncio.Event()  # the peer accepts data
         self.writable.set()
         self._is_writable = True  # mirrors `writable`
 
     def open(self, transport: asyncio.Transport) -> None:
-        self._transport, self._outgoing, self._unsent = transport, Outgoing(transport, self.flushed), Unsent(transport)
+        self._transport, self._outgoing, self._unsent = (
+            transport,
+            Outgoing(transport, self.flushed),
+            SendBacklog(transport),
+        )
 
     def lost(self) -> None:
         self._transport = self._outgoing = self._unsent = None

@@ -43,13 +43,15 @@ class BlobWrite:
 
     __slots__ = ("at", "carried", "checksum", "data", "file", "length", "position")
 
-    def __init__(self, file: RunFile, at: int, carried: list[Buffer], data: Buffer, position: int, length: int) -> None:
+    def __init__(
+        self, file: BlobFile, at: int, carried: list[Buffer], data: Buffer, position: int, length: int
+    ) -> None:
         self.file, self.at, self.carried, self.data = file, at, carried, data
         self.position, self.length = position, length
         self.checksum = b""
 
 
-class RunFile:
+class BlobFile:
     """A prepared file, from its first run until it has become a chunk, or is unused."""
 
     def __init__(self, number: int, path: Path, fd: int, size_bytes: int, segment: int, offset: int) -> None:
@@ -206,7 +208,7 @@ def run_number(name: str) -> int:
     return int(match[1], 16) if match else 0
 
 
-class RunReader:
+class BlobReader:
     """Reads the separate files of a log; `folder` is the log's."""
 
     def __init__(self, folder: Path, runtime: Runtime = REAL) -> None:
@@ -255,7 +257,7 @@ class RunReader:
             disk.sync_folder(folder.parent)
 
 
-class RunFiles(RunReader):
+class BlobFiles(BlobReader):
     """The files of one owner of the log, with its `epoch`; written as long as it is the owner. Everything except `read`
     and `has` is called from one event loop."""
 
@@ -263,8 +265,8 @@ class RunFiles(RunReader):
         super().__init__(folder, runtime)
         self._name = name
         self._next_number = (epoch << 32) + 1
-        self._open: dict[int, RunFile] = {}  # by segment, the most recently used last
-        self._written: dict[int, RunFile] = {}  # all files of this owner that are still used
+        self._open: dict[int, BlobFile] = {}  # by segment, the most recently used last
+        self._written: dict[int, BlobFile] = {}  # all files of this owner that are still used
         self._ready: list[tuple[int, Path, int]] = []  # number, path, and descriptor
         self._is_preparing = False
         self._no_room_until = 0.0
@@ -320,7 +322,7 @@ class RunFiles(RunReader):
             staging = self._staging.buffer = disk.aligned_buffer(size)
         piece.file.write(piece, memoryview(staging)[:size])
 
-    def _begin(self, segment: int, offset: int, size: int) -> RunFile | None:
+    def _begin(self, segment: int, offset: int, size: int) -> BlobFile | None:
         if size > limits.RUN_FILE_BYTES:
             return None
         if len(self._open) >= limits.RUN_FILES_OPEN:
@@ -333,20 +335,20 @@ class RunFiles(RunReader):
             self._prepare()
         if ready is None:
             return None
-        file = RunFile(*ready, limits.RUN_FILE_BYTES, segment, offset)
+        file = BlobFile(*ready, limits.RUN_FILE_BYTES, segment, offset)
         self._written[file.number] = file
         return file
 
-    def _end(self, file: RunFile) -> None:
+    def _end(self, file: BlobFile) -> None:
         """Refuse further runs for the file; it may be long until it is moved."""
         file.drop_carried()
         self.close_file(file)
 
-    def written(self, number: int) -> RunFile | None:
+    def written(self, number: int) -> BlobFile | None:
         """Return the file of that number, if this owner wrote it and it may become a chunk."""
         return self._written.get(number)
 
-    def close_file(self, file: RunFile) -> None:
+    def close_file(self, file: BlobFile) -> None:
         if self._open.get(file.segment) is file:
             del self._open[file.segment]
         file.shut()
@@ -360,7 +362,7 @@ class RunFiles(RunReader):
         if numbers and not self._stopped:
             self._runtime.in_thread(self._delete, list(numbers), pool=self._maker)
 
-    def forget(self, file: RunFile) -> None:
+    def forget(self, file: BlobFile) -> None:
         """Forget a file that became a chunk; `release` still deletes its name here."""
         self.close_file(file)
         self._written.pop(file.number, None)
@@ -379,7 +381,7 @@ class RunFiles(RunReader):
         self._open.clear()
         await self._runtime.in_thread(self._stop, written)
 
-    def _stop(self, written: Sequence[RunFile]) -> None:
+    def _stop(self, written: Sequence[BlobFile]) -> None:
         self._pool.shutdown()
         self._maker.shutdown()
         for file in written:

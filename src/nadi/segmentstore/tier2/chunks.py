@@ -27,7 +27,7 @@ from nadi.limits import KIB
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.files import open_files
 from nadi.object_log.hdfs.location import SCHEME as HDFS
-from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.opening import open_chunk_engines
 from nadi.object_log.outcomes import ContradictionError
 from nadi.object_log.urls import folder_of, remote_store
 from nadi.runtime import REAL, Runtime
@@ -184,7 +184,7 @@ class ChunkStore:
                 if self._local is not None:
                     engine, registry = await open_files(self._local, self.runtime, is_late=True)
                 else:
-                    engine, registry = await open_of_chunks(self.url, self.runtime, **self._config)
+                    engine, registry = await open_chunk_engines(self.url, self.runtime, **self._config)
                 self._opened = engine, ContainerRecords(registry, self.runtime, is_alone=self._is_alone)
             return self._opened[1]
 

@@ -20,7 +20,7 @@ from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_RECORDS_AT_ONCE
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.identity import NAME, Cluster, named_cluster, read_cluster, refuse_strangers
-from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.opening import open_chunk_engines
 from nadi.object_log.outcomes import patiently
 from nadi.object_log.store_probe import prove
 from nadi.object_log.urls import folder_of
@@ -113,7 +113,7 @@ class StoreClaim:
             folder = folder_of(self.url, **self.options)
             if folder is not None and self.store.is_elsewhere and not folder.is_dir():
                 raise UnavailableError(f"the folder {folder} is missing: check that it is mounted")
-            self._engines = await open_of_chunks(self.url, self._runtime, **self.options)
+            self._engines = await open_chunk_engines(self.url, self._runtime, **self.options)
         return self._engines
 
     async def _confirm(self) -> None:

@@ -17,7 +17,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import ObjectStore
 
 from nadi.errors import StorageFullError, UnavailableError
-from nadi.object_log.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
+from nadi.object_log.failures import is_no_bucket, public_error, secrets_of, was_unanswered, without_secrets
 from nadi.object_log.hdfs.engine import value_of
 from nadi.object_log.hdfs.files import HdfsFile, HdfsFiles
 from nadi.object_log.hdfs.location import where
@@ -122,7 +122,7 @@ class ObjectPlace:
         except Exception as error:  # obstore's errors are mapped once, here
             if mode == "create" and isinstance(error, (AlreadyExistsError, PreconditionError)):
                 return False
-            problem = told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
+            problem = public_error(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
         else:
             return True
         raise problem  # raised here, without a context, which may contain credentials
@@ -210,7 +210,7 @@ class ObjectPlace:
     def _failed(self, operation: str, error: Exception) -> UnavailableError:
         """Return the error of a failed operation. what: the operation, as in "read a chunk"."""
         if self._local is None:
-            return told(operation, error, self._secrets)
+            return public_error(operation, error, self._secrets)
         return failed(operation, error)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from nadi.errors import DataFolderError, StoreError, UnavailableError
 from nadi.object_log.failures import RefusedError, public
 from nadi.object_log.identity import NAME, read_cluster
-from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.opening import open_chunk_engines
 from nadi.object_log.urls import folder_of
 from nadi.runtime import Runtime
 from nadi.segmentstore.data_dir import (
@@ -18,14 +18,14 @@ from nadi.segmentstore.data_dir import (
     TIER2,
     StoreFile,
     Tier2,
+    check_not_moved,
     check_outside,
-    check_stays,
     container_folders,
-    find,
+    find_store,
     has_chunks,
     is_pristine,
     make_containers,
-    normal,
+    normalized_url,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, missing_store
@@ -42,11 +42,11 @@ def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: 
 
 
 @contextmanager
-def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
+def open_read_only(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
     """Open the chunk store of a stopped folder read-only; empty if the folder has lost its own one. Blocking.
     StoreError: it is external, and isn't the folder's, as when a disk isn't mounted: its chunks don't count as missing.
     UnavailableError: it doesn't answer. Else raises as `chunks_of`."""
-    store = find(folder).store
+    store = find_store(folder).store
     if store is not None and store.is_elsewhere:
         _check_mounted(folder, store)
         chunks = ChunkStore.from_url(store.url, **store.options)
@@ -61,9 +61,9 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
 
 
 @asynccontextmanager
-async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore]:
+async def open_for_changes(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore]:
     """Open the chunk store of a stopped folder for changes. Raises as `chunks_of` and `StoreClaim.confirm`."""
-    store = find(folder).store
+    store = find_store(folder).store
     if store is None or not store.is_elsewhere:
         yield ChunkStore.in_folder(folder / TIER2, runtime)
         return
@@ -76,19 +76,19 @@ async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore
         await chunks.claim.close()
 
 
-async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
+async def reclaim(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     """Claim the store for the folder, whichever copy had it, creating an empty folder's files; return its URL. Can be
     repeated after a kill. at: None is the store that the folder names. DataFolderError: the folder names none, has its
     own chunks, was moved, or has a different number of containers. InvalidArgumentError: the URL isn't a valid store.
     StoreError: the store isn't a data folder's, or another folder's. UnavailableError: the outcome is unknown."""
-    store = find(folder).store
+    store = find_store(folder).store
     if store is not None:
-        check_stays(folder, store)
+        check_not_moved(folder, store)
     if at is None:
         if store is None or not store.is_elsewhere:
             raise DataFolderError(f"{folder} doesn't name the store of its chunks: pass --tier2")
         at = Tier2(store.url, store.options)
-    url = normal(at.url)
+    url = normalized_url(at.url)
     check_outside(folder, url)
     if has_chunks(folder):
         raise DataFolderError(
@@ -98,7 +98,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     elsewhere = folder_of(url)
     if elsewhere is not None and not elsewhere.is_dir():
         raise StoreError(f"the folder {elsewhere} is missing: check the URL, and that it is mounted")
-    engine, _ = await open_of_chunks(url, runtime, **at.options)
+    engine, _ = await open_chunk_engines(url, runtime, **at.options)
     try:
         cluster = await read_cluster(engine)
     except RefusedError as error:

@@ -41,7 +41,7 @@ from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, UnavailableError
 from nadi.limits import MIB
-from nadi.model.event import EventBlock, EventPlaces
+from nadi.model.event import EventBlock, EventPositions
 from nadi.naming import segment_name
 from nadi.object_log.urls import ELSEWHERE
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -58,7 +58,7 @@ _RECHECK_S = 60.0
 _MAX_STORES = 100  # in the cache
 
 
-async def marked(url: str, mark: str) -> ChunkStore:
+async def open_marked(url: str, mark: str) -> ChunkStore:
     """Return the store at that URL with that mark; NotFoundError if it doesn't exist here, or has another mark.
 
     UnavailableError or InvalidArgumentError if it can't be checked.
@@ -99,7 +99,7 @@ async def access(located: Located) -> StoreAccess:
         _known.clear()
     try:
         async with asyncio.timeout(_CHECK_TIMEOUT_S):
-            known = StoreAccess(await marked(located.url, located.mark), "", float("inf"))
+            known = StoreAccess(await open_marked(located.url, located.mark), "", float("inf"))
     except (TimeoutError, NadiError) as error:
         is_late = isinstance(error, TimeoutError)
         why = f"{located.url} did not respond within {_CHECK_TIMEOUT_S:g} s" if is_late else str(error)
@@ -234,7 +234,7 @@ class DirectSource:
         read = ChunkSource(options.direct).read if self._is_direct(piece) else read_bytes
         return read_segment_range(self._stores, name, piece.start, piece.end, options.on_damage, read=read)
 
-    def places(self, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange) -> AsyncIterator[EventPositions | EventBlock]:
         name = segment_name(self._options.scope, piece.stream, piece.segment_id)
         if self._is_direct(piece):
             return self._from_chunks(name, piece)
@@ -244,7 +244,7 @@ class DirectSource:
         direct = self._options.direct
         return direct == ALWAYS or (direct != NEVER and piece.size_bytes >= LEAST_BYTES)
 
-    async def _from_chunks(self, segment: str, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
+    async def _from_chunks(self, segment: str, piece: ScanRange) -> AsyncIterator[EventPositions | EventBlock]:
         """Yield offsets from the chunks up to the first gap, the remaining ones from the server."""
         assembler, direct = EventAssembler(piece.start), self._options.direct
         source = ChunkSource(direct, is_alone=True)

@@ -90,7 +90,7 @@ async def narrowed(manager: StreamManager, options: ReadOptions, slices: list[Se
     """Return those slices that may contain the options' routing keys."""
     if options.routing_keys is None or not slices:
         return slices
-    return await cuts.narrowed(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
+    return await cuts.slices_with_keys(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
 
 
 class PiecesPartition(InputPartition):

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import ScanRange, divided
+from nadi.client.scan.pieces import ScanRange, split_large
 from nadi.client.scan.positions import with_positions
-from nadi.client.segments.info import what_became_of
+from nadi.client.segments.info import resolve_missing
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.model.delivery import AT_MOST_ONCE
 from nadi.naming import parse_segment_name
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = await with_positions(manager, options, await self._streams.pieces(start, end))
         if options.ordered is not False:
             return pieces
-        return await divided(manager, options.scope, pieces, options.max_partitions, options.min_partition_bytes)
+        return await split_large(manager, options.scope, pieces, options.max_partitions, options.min_partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
@@ -138,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (TruncatedError, SegmentNotFoundError) as error:  # truncated after the batch was planned
             gap: NadiError = error
             if isinstance(error, SegmentNotFoundError):
-                gap = client.run(what_became_of(stores_of(client.manager), error.segment))
+                gap = client.run(resolve_missing(stores_of(client.manager), error.segment))
             if not isinstance(gap, TruncatedError):
                 raise gap from error
             scope, stream, _ = parse_segment_name(error.segment)

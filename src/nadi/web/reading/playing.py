@@ -61,7 +61,7 @@ class Playing:
     event_time: EventTime | None = None
 
 
-async def stretch_of(manager: StreamManager, scope: str, stream: str, query: EventRange) -> Playing:
+async def replay_of(manager: StreamManager, scope: str, stream: str, query: EventRange) -> Playing:
     """Return the range of a named slice or between two positions, by default head and tail. InvalidArgumentError or
     NotFoundError."""
     event_time = await event_time_of(manager, scope, stream, query.by or None)
