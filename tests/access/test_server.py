@@ -119,7 +119,7 @@ def test_nadi_up_without_access_control_names_the_option() -> None:
     ("settings", "name"),
     [
         ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "missing.pem"),
-        ({"tls_certificate": "missing.pem"}, "certificate"),
+        ({"tls_certificate": "missing.pem"}, "--tls-cert"),
         ({"users_file": "missing"}, "missing"),
         ({"users_file": Path("missing")}, "missing"),
         ({"users_file": 5}, "users_file"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import select
+import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ import pytest
 
 from nadi.functions import HandlerEvent
 from nadi.functions.handlers.event import Outcome
-from nadi.functions.handlers.process import HandlerProcess
+from nadi.functions.handlers.process import NOTE, HandlerCall, HandlerProcess, Start, framed, receive
+from tests.support.waiting import until_async
 
 from .support import HANDLERS
 
@@ -121,3 +126,28 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+async def test_process_whose_parent_died_with_an_unread_outcome_ends() -> None:
+    ours, theirs = socket.socketpair()
+    memory = os.memfd_create("notes")
+    os.ftruncate(memory, NOTE.size)
+    command = [sys.executable, "-m", "nadi.functions.handlers.process", str(theirs.fileno())]
+    process = await asyncio.create_subprocess_exec(*command, pass_fds=(theirs.fileno(), memory), start_new_session=True)
+    try:
+        theirs.close()
+        file: Any
+        with ours.makefile("rwb") as file:
+            start = Start(*(f"{HANDLERS}:echo", "f", "w1", None, 0, memory), log_level=logging.WARNING, path=sys.path)
+            file.write(framed(start))
+            file.flush()
+            assert receive(file) is not None
+            file.write(framed(HandlerCall([HandlerEvent(b"hall 7", "s/in/0.#epoch.0", 0)], 1)))
+            file.flush()
+            await until_async(lambda: bool(select.select([ours], [], [], 0)[0]))
+        ours.close()
+        assert await asyncio.wait_for(process.wait(), 20) == -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        os.close(memory)

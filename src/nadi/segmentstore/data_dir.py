@@ -331,7 +331,7 @@ def _identity(store: StoreFile) -> Cluster:
 def normalized_url(url: str) -> str:
     """Return the URL in the form that is stored and compared.
 
-    >>> normal("s3://bucket/prefix/")
+    >>> normalized_url("s3://bucket/prefix/")
     's3://bucket/prefix'
     """
     folder = folder_of(url)

@@ -250,9 +250,11 @@ def _serve(connection: IO[bytes], start: Start, calls: HandlerCalls) -> None:
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
-        while (data := receive(connection)) is not None:
-            waiting.put(data)
-        os.killpg(os.getpid(), signal.SIGKILL)
+        try:
+            while (data := receive(connection)) is not None:
+                waiting.put(data)
+        finally:  # the connection is reset, not closed, if the parent died before it read an outcome
+            os.killpg(os.getpid(), signal.SIGKILL)
 
     def begin(index: int) -> None:
         NOTE.pack_into(notes, 0, index, time.monotonic())
