@@ -8,7 +8,7 @@ it. The first server in the container's order may claim it at once, the next a s
 no race, and a server that can't claim delays the container only briefly.
 
 A claim replaces the version of the record that was read before the last poll of the servers. If the owner that seemed
-dead has renewed the record since (`lease.py` says when it must), the claim fails.
+dead has renewed the record since (`membership.py` says when it must), the claim fails.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ async def cut_at(flow: Workflows, name: StreamName, at: int, clock: int = ARRIVA
         head = (await flow.metadata.stream(name)).value.head
         history = await flow.metadata.history(name)
         try:
-            search = _CutSearch(flow, name, history, head, at, clock)
+            search = _TimeCutSearch(flow, name, history, head, at, clock)
             return await (search.cut_by_event_time() if is_earliest(clock) else search.cut())
         except errors.SegmentNotFoundError:
             if (await flow.metadata.stream(name)).value.head == head:
@@ -330,7 +330,7 @@ async def cut_at(flow: Workflows, name: StreamName, at: int, clock: int = ARRIVA
     raise errors.UnavailableError(f"{name} is being truncated repeatedly: try again")
 
 
-class _CutSearch:
+class _TimeCutSearch:
     """A search for the cut at a point in time. Segments before the head may be deleted and count as sealed. It proceeds
     like a reader: from the segments of an epoch, past those sealed by then, to their successors. A segment that
     couldn't be read yet, because a scale was in progress, is in the cut at -1. Replaced segments took events slightly

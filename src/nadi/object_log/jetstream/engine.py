@@ -236,7 +236,7 @@ class StreamSettings(msgspec.Struct):
     persist_mode: str | None = None
 
 
-class StreamInfo(msgspec.Struct):
+class JetStreamInfo(msgspec.Struct):
     config: StreamSettings
 
 
@@ -246,7 +246,7 @@ async def open_stream(
     """Check that the stream exists and retains its messages. make: create a missing stream. StoreError: it is missing,
     or unsuitable for a log. UnavailableError: NATS can't answer, or refuses."""
     what, name = f"query the stream {where.stream}", where.stream
-    response = await connection.call(what, f"STREAM.INFO.{name}", {}, StreamInfo)
+    response = await connection.call(what, f"STREAM.INFO.{name}", {}, JetStreamInfo)
     if isinstance(response, js.Problem) and response.err_code == js.NO_STREAM:
         if not make:
             raise StoreError(
@@ -262,11 +262,11 @@ async def open_stream(
             "discard": "new",  # never stored messages
             "num_replicas": where.replicas or REPLICAS,
         }
-        response = await connection.call(what, f"STREAM.CREATE.{name}", settings, StreamInfo)
+        response = await connection.call(what, f"STREAM.CREATE.{name}", settings, JetStreamInfo)
         if isinstance(response, js.Problem) and response.err_code == js.NOT_CLUSTERED and where.replicas is None:
-            response = await connection.call(what, f"STREAM.CREATE.{name}", {**settings, "num_replicas": 1}, StreamInfo)
+            response = await connection.call(what, f"STREAM.CREATE.{name}", {**settings, "num_replicas": 1}, JetStreamInfo)
         if isinstance(response, js.Problem) and response.err_code == js.TAKEN:  # just created by another server
-            response = await connection.call(what, f"STREAM.INFO.{name}", {}, StreamInfo)
+            response = await connection.call(what, f"STREAM.INFO.{name}", {}, JetStreamInfo)
     config = js.require(what, response).config
     problems = list(_problems(config, where, largest_bytes))
     if problems:
