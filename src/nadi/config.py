@@ -1,7 +1,7 @@
 """Server options, each defined once as a field of `ServerConfig` or `ServerSecurity`.
 
 These fields define the options of `nadi up`, the keys of its file, the environment variables, `--print-config`, the
-tables of docs/configuration.md, the arguments of servers and the options passed to child processes. Callers:
+tables of reference/configuration.md, the arguments of servers and the options passed to child processes. Callers:
 `cli.admin`, `standalone`. `nadi up --help` imports this module, so it doesn't import servers, nor `nadi.limits` at the
 top level: that raises if NADI_LIMITS is invalid.
 """

@@ -428,7 +428,7 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
 
 
 def _has(catalog: Any, stream: str) -> bool:
-    """Return whether the caller can delete the record: if it is visible, even if unreadable."""
+    """Return whether the caller can delete the record. It must be visible, but may be unreadable."""
     try:
         catalog.get(stream)
     except ProtocolError:

@@ -1,5 +1,7 @@
 """One server's view of the others, concluded from its polls of the registry. Pure: no waiting, no calls.
 
+BEAT, LEASE and DEAD are the times of `MembershipPace`.
+
 A poll lists the folder `servers/`: the version of each entry, which every beat changes. A server is dead when its
 version has stayed the same for DEAD by the observer's monotonic clock, from the end of the poll that showed it first to
 the start of a query that still returns it. Lists may be stale, so the last query is a `get` of the entry itself, even

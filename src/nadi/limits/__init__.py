@@ -319,7 +319,7 @@ RPC_KEEPALIVE_TIMEOUT_S = 20.0  # for its answer
 
 # --- between the servers of a cluster ------------------------------------------------------------
 PEER_CONNECT_S = 2.0
-PEER_SILENCE_S = 5.0  # after which a store that sends nothing, not even keep-alives, counts as dead
+PEER_SILENCE_S = 5.0  # after which a store that sends nothing, not even keep-alives, counts as unreachable
 PEER_ANSWER_S = 30.0  # of a live store: its log may have to wait
 FORWARD_CHANNELS = RPC_AT_ONCE // RPC_STREAMS_MAX  # connections to the active controller: enough for all calls here
 FORWARD_KEEPALIVE_S = 3.0  # of silence before a ping, and for its answer

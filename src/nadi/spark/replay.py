@@ -411,8 +411,8 @@ class Replay:
                 if not (comparison.is_equal if if_equal or accept is None else accept(comparison)):
                     self.abandon()
                     raise ConflictError(
-                        f"{self._new} doesn't take over: {comparison}. Start {self._old} again: it continues where it "
-                        "stopped"
+                        f"{self._new} doesn't take over: {comparison}. Start {self._old} again; it will continue "
+                        "where it stopped"
                     )
             cutover = self._client.run(self._takeover.finish())
         if cutover.state is not State.SWITCHED:

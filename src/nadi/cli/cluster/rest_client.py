@@ -1,4 +1,4 @@
-"""REST client of a cluster's servers, with the credentials and certificates of other clients."""
+"""REST client for a cluster's servers, with the same credentials and certificates as the other clients."""
 
 from __future__ import annotations
 

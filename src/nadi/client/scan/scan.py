@@ -142,7 +142,7 @@ def scan(
     names = _columns(columns, has_value=value is not None)
     _check_unit(event_time_unit, names)
     if unnest and VALUE not in names:
-        raise InvalidArgumentError("unnest needs the column 'value': give value_format")
+        raise InvalidArgumentError("unnest needs the column 'value': set value_format")
     keys = check_strings(routing_keys, "routing_keys") if routing_keys is not None else None
     if slice is not None:
         if stream is not None or start is not None or end is not None:

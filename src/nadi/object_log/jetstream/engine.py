@@ -264,7 +264,9 @@ async def open_stream(
         }
         response = await connection.call(what, f"STREAM.CREATE.{name}", settings, JetStreamInfo)
         if isinstance(response, js.Problem) and response.err_code == js.NOT_CLUSTERED and where.replicas is None:
-            response = await connection.call(what, f"STREAM.CREATE.{name}", {**settings, "num_replicas": 1}, JetStreamInfo)
+            response = await connection.call(
+                what, f"STREAM.CREATE.{name}", {**settings, "num_replicas": 1}, JetStreamInfo
+            )
         if isinstance(response, js.Problem) and response.err_code == js.TAKEN:  # just created by another server
             response = await connection.call(what, f"STREAM.INFO.{name}", {}, JetStreamInfo)
     config = js.require(what, response).config

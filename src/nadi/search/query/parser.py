@@ -110,7 +110,7 @@ def parse(text: str) -> Parsed:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise InvalidArgumentError for a text with half of a surrogate pair."""
+    """Raise InvalidArgumentError if the text contains an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

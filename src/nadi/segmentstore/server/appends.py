@@ -321,7 +321,7 @@ class Writers:
     def append(self, end: wire.AppendBlockEnd) -> None:
         block, events = self.block, end.num_events
         if events <= 0:
-            raise errors.ProtocolError(f"an append of {events} events")
+            raise errors.ProtocolError(f"an append has {events} events: it needs at least one")
         if block is None:
             parts: list[Buffer] = [end.data]
             size = len(end.data)

@@ -66,8 +66,8 @@ def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart
 class TokenCheck:
     """Checks commands' tokens, by the tables of `nadi.access`; without a key, all pass. A signature is checked once per
     token and cached, with its expiry on the monotonic clock, so setting the wall clock neither ends nor prolongs a
-    token; after that a command costs only a dictionary lookup or two. Append sessions are checked at their setup and
-    store their expiry."""
+    token. After that, each command costs only a dictionary lookup or two. Append sessions are checked at their setup
+    and store their expiry."""
 
     def __init__(self, key: TokenKey | None = None) -> None:
         self._key = key

@@ -187,7 +187,7 @@ class QueryGroup:
         subject = f"reader group {self._scope}/{self._name}"
         if state.retention is not _MANUAL or state.readers:
             raise InvalidArgumentError(
-                f"the option 'groupId' is {subject}, which has or had readers: give the query its own group"
+                f"the option 'groupId' is {subject}, which wasn't created by a query or has readers: use another group"
             )
         group_streams = {key.partition("/")[2] for key in state.streams}
         if not streams <= group_streams:

@@ -299,8 +299,8 @@ class QueryProgress:
     async def _within(self, slices: list[SegmentSlice], capacity: Capacity) -> list[SegmentSlice]:
         """Shorten the slices at event boundaries, to about the capacity in bytes.
 
-        Large events may exceed a segment's share: so that none is starved, one segment of each batch, another each
-        time, yields its next event regardless of size.
+        A large event may exceed its segment's share. So that no segment starves, each batch lets one segment, in
+        turn, yield its next event whatever its size.
         """
         most = capacity.segment_bytes
         sizes = {s.segment_id: s.size_bytes if most is None else min(s.size_bytes, most) for s in slices}
