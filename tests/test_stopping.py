@@ -193,7 +193,7 @@ async def test_cluster_server_always_stops(
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
-    assert abandoned(caplog) == ["the gRPC door", "the connections to other servers", "the segment store"]
+    assert abandoned(caplog) == ["the gRPC port", "the connections to other servers", "the segment store"]
     assert not one.cache.exists()
     await close(one.store)
     await doors.really_stop()
@@ -210,8 +210,8 @@ async def test_folder_server_always_stops(
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
-    left = [what for what in abandoned(caplog) if what != "the REST door"]  # which a slow machine may not close in time
-    assert left == ["the gRPC door", "the controller", "the data folder"]
+    left = [what for what in abandoned(caplog) if what != "the REST port"]  # which a slow machine may not close in time
+    assert left == ["the gRPC port", "the controller", "the data folder"]
     with pytest.raises(DataFolderLockedError):  # what writes there still may
         FolderLock(tmp_path / "data")
     await stop(one.controller)

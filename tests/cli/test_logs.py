@@ -183,7 +183,7 @@ def test_failed_tls_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
 
 def test_blocked_reader_of_the_log_does_not_block_the_program() -> None:
     script = (
-        "import logging\nfrom nadi.observe import logs\nlogs.set_up('INFO', 'json')\n"
+        "import logging\nfrom nadi.observe import logs\nlogs.configure('INFO', 'json')\n"
         "for number in range(30_000):\n  logging.info('message %d', number)\n"
         "print('done', flush=True)\ninput()\n"
         "logging.info('the last')\n"
@@ -220,7 +220,7 @@ def test_blocked_reader_of_the_log_does_not_block_the_program() -> None:
 
 def test_uncaught_exceptions_and_warnings_are_logged() -> None:
     script = (
-        "import threading, warnings\nfrom nadi.observe import logs\nlogs.set_up('WARNING', 'json')\n"
+        "import threading, warnings\nfrom nadi.observe import logs\nlogs.configure('WARNING', 'json')\n"
         "class Odd:\n  def __del__(self): raise OSError('in\\na finalizer')\nOdd()\n"
         "warnings.warn('old')\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()\n"
         "raise KeyError('lost')\n"

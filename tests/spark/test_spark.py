@@ -167,7 +167,10 @@ def test_streaming_error_is_raised_without_spark_errors(world: World, tmp_path: 
     for number, (options, text) in enumerate(
         [
             ({"endingTimestamp": "1"}, "'endingtimestamp'"),
-            ({"start": "tail", "end_stream_cut": world.manager.cuts("home", "errors").head().as_text()}, "home/errors"),
+            (
+                {"start": "tail", "end_stream_cut": world.manager.cuts("home", "errors").head().as_text()},
+                "InvalidStreamCutError",
+            ),
         ]
     ):
         write(world, "errors", range(3))

@@ -158,10 +158,10 @@ def test_named_version_is_written(home: Home) -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (pa.struct([("meter", pa.string()), ("wh", pa.int64())]), r"value.wh is int64, and must be double: cast it"),
-        (pa.struct([("wh", pa.float64()), ("colour", pa.int64())]), r"no field value.colour, but meter"),
-        (pa.struct([("meter", pa.string())]), r"value.wh is missing"),
-        (pa.string(), r"value must be a struct"),
+        (pa.struct([("meter", pa.string()), ("wh", pa.int64())]), r"value\.wh is int64.*double"),
+        (pa.struct([("wh", pa.float64()), ("colour", pa.int64())]), r"value\.colour"),
+        (pa.struct([("meter", pa.string())]), r"value\.wh"),
+        (pa.string(), r"string.*struct"),
     ],
 )
 def test_invalid_columns_are_rejected(home: Home, kind: pa.DataType, why: str) -> None:

@@ -48,7 +48,7 @@ export function streamView(main, { scope, stream, signal }) {
     el("div.two", {},
       tailPanel(known.data, signal),
       el("div.panel", {}, tabs([
-        ["Bookmarks and slices", places.node, () => {}],
+        ["Bookmarks", places.node, () => {}],
         ["Reader groups", groups.node, model.groups],
         ["Transactions", transactions.node, model.transactions],
         ["Operations", operations(), () => {}],
