@@ -119,8 +119,9 @@ def test_otlp_says_which_records_were_rejected(rest: httpx.Client, manager: nadi
     to = {"nadi-stream": f"in/{stream}", "content-type": "application/json", "content-encoding": "gzip"}
     response = rest.post("/v1/logs", content=gzip.compress(body[:20]) + gzip.compress(body[20:]), headers=to)
     assert response.status_code == 200
-    problem = "record 2: intValue is 'x': it has to be an integer from -9223372036854775808 to 9223372036854775807"
-    assert response.json() == {"partialSuccess": {"rejectedLogRecords": "2", "errorMessage": problem}}
+    partial = response.json()["partialSuccess"]
+    assert partial["rejectedLogRecords"] == "2"
+    assert partial["errorMessage"].startswith("record 2: intValue is 'x'")
     assert sorted(stored(manager, stream)) == [b'{"body":"a"}', b'{"body":1}']
     assert rest.post("/v1/logs", json={}, headers={"nadi-stream": f"in/{stream}"}).json() == {}
     name = logs_pb2.Pair(key="service.name", value=logs_pb2.Value(bool_value=True))
@@ -130,9 +131,9 @@ def test_otlp_says_which_records_were_rejected(rest: httpx.Client, manager: nadi
     ]
     to = {"nadi-stream": f"in/{stream}", "content-type": "application/x-protobuf"}
     answer = rest.post("/v1/logs", content=logs_pb2.Request(resource_logs=logs).SerializeToString(), headers=to)
-    partial = logs_pb2.Response.FromString(answer.content).partial_success
-    assert (answer.status_code, partial.rejected_log_records) == (200, 1)
-    assert "the field 'service.name' is true" in partial.error_message
+    success = logs_pb2.Response.FromString(answer.content).partial_success
+    assert (answer.status_code, success.rejected_log_records) == (200, 1)
+    assert "'service.name'" in success.error_message
 
 
 def test_large_bodies_and_large_events(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
@@ -152,14 +153,14 @@ def test_invalid_requests_are_refused(rest: httpx.Client, manager: nadi.StreamMa
         assert response.status_code == status, response.text
         assert words in response.json()["error"]
 
-    refused(404, "no stream in/none", path=path("none"))
-    refused(400, "is not a stream name", path=path("_MARKx"))
-    refused(400, "line 2 is not JSON", content=b"{}\n{", headers=NDJSON)
+    refused(404, "in/none", path=path("none"))
+    refused(400, "_MARKx", path=path("_MARKx"))
+    refused(400, "line 2", content=b"{}\n{", headers=NDJSON)
     refused(400, "printable", headers={"idempotency-key": ""})
     refused(415, "gzip", headers={"content-encoding": "br"})
     refused(400, "gzip", content=gzip.compress(b"abc")[:-3], headers={"content-encoding": "gzip"})
-    refused(400, "is not UTF-8", path=path(stream) + "?key=%ff")
-    refused(400, "there twice", path=path(stream) + "?key=a&key=b")
+    refused(400, "UTF-8", path=path(stream) + "?key=%ff")
+    refused(400, "repeated", path=path(stream) + "?key=a&key=b")
     refused(403, "site", headers={"origin": "https://elsewhere.example"})
     assert rest.post(path(stream), content=b"x", headers={"origin": str(rest.base_url).rstrip("/")}).status_code == 200
     assert stored(manager, stream) == [b"x"]
