@@ -179,7 +179,7 @@ async def test_append_after_a_refused_one_is_refused(tmp_path: Path) -> None:
         assert replies[2:4] == [wire.ConditionalCheckFailed(WRITER, number, number) for number in (2, 3)]
         assert (replies[4].event_number, replies[4].previous_event_number) == (4, 1)
         assert await peer.setup(S) == 4
-        assert await peer.read_all(S) == b"1234elseanew"
+        assert await peer.read_all(S) == b"1234elsenext"
 
 
 async def test_transient_segments_do_not_outlive_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
