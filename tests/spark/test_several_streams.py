@@ -212,7 +212,7 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     several.offsets = [one.offsets[-1]]  # the query of one stream got another
     assert len(several.run()) == 10
 
-    def refused(query: Query, offset: dict[str, Any], named: str) -> None:
+    def refused(query: Query, offset: dict[str, Any], named: str | None) -> None:
         for ask in (
             lambda: query.reader.latestOffset(offset, query.reader.getDefaultReadLimit()),
             lambda: query.reader.partitions(offset, offset),
@@ -226,7 +226,7 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     with pytest.raises(StreamNotFoundError, match="home/check-b"):
         fewer.reader.latestOffset(several.offsets[-1], fewer.reader.getDefaultReadLimit())
     for wrong in ({"streams": 5}, {"streams": {"check-a": 5}}, {"streams": {}, "left": 5}):
-        refused(several, wrong, "")
+        refused(several, wrong, None)
     stranger = nadi.StreamCut("work", "check-a", {0: 0})
     refused(several, {"streams": {"check-a": {"cut": stranger.as_text()}}}, "work/check-a")
 
