@@ -93,7 +93,7 @@ class Cluster:
             with urllib.request.urlopen(f"http://{self._master.address}:8080/json/", timeout=10) as answer:
                 state: dict[str, Any] = json.load(answer)
                 return state
-        except OSError:
+        except (OSError, ValueError):  # a starting master answers with a page
             return {"aliveworkers": 0, "activeapps": []}
 
     def runs_executor(self, node: Node) -> bool:
