@@ -77,7 +77,7 @@ def made_lines(count: int, keys: int, seed: int) -> list[Line]:
 
 
 def made_lines_with_hot_key(count: int, seed: int) -> list[Line]:
-    """Return lines of 43 keys, one of which has 92 %."""
+    """Return lines of 43 keys; one key has 92 % of them."""
     chance = random.Random(seed)
     keys = ["at home" if chance.random() < 0.92 else f"abroad {chance.randrange(42)}" for _ in range(count)]
     return [Line(key, f"made {number} {chance.randrange(10**40):040}") for number, key in enumerate(keys)]

@@ -82,7 +82,7 @@ class Membership:
         self._spawn(self._run_polls(), self._tasks)
 
     def drain(self) -> None:
-        """Announce at once that this server accepts no more containers."""
+        """Announce at once that this server stops accepting containers."""
         self._me, self._since = replace(self._me, is_draining=True), self._runtime.monotonic()
         self._spawn(self._beat(), self._beats)
         self._on_change()

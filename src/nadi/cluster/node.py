@@ -84,7 +84,7 @@ class NodeSettings:
 
 
 class ServerAddresses(NamedTuple):
-    """Addresses of a server, as given to clients. rest: "host:port", "" if there is no REST port."""
+    """Addresses of a server, as given to clients. rest: "host:port", "" without a REST port."""
 
     store: tuple[str, int]
     rpc: tuple[str, int]

@@ -1,6 +1,6 @@
 """Assigns containers to servers, and decides what one server does to get there. All functions are pure.
 
-There is no leader: every server computes the same `placement` from the servers it sees, and makes its own `decisions`.
+No server leads: each one computes the same `placement` from the servers it sees, and makes its own `decisions`.
 Two servers with different views may both decide to claim a container; compare-and-set of its record settles it.
 
 A container is free if it never had an owner, if its owner is dead, or if it was released to a server that doesn't claim

@@ -4,8 +4,8 @@ One object serves all containers of a store, so that no counter decreases when a
 per event: only per frame, per received block, per read or per background job. Everything runs in the loop's thread.
 
 `LoadMeter` measures the load of one container's segments. `count` takes what a durable frame appended: two additions
-per run of appends to a segment. About once a second the next call folds this into rates, for all segments at once;
-there is no task and no timer. After a long gap, the counts still belong to the second after the last fold, so that a
+per run of appends to a segment. About once a second the next call folds this into rates, for all segments at once,
+without a task or a timer. After a long gap, the counts still belong to the second after the last fold, so that a
 burst before a pause isn't spread over the pause.
 
 Only segments of users' streams are measured. Bytes for a transaction's segment, or for a large event, count for the

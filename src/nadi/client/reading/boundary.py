@@ -60,7 +60,7 @@ async def segments_between(stores: SegmentStores, start: StreamCut, end: StreamC
 
 async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
     """Return the key ranges of a cut's segments; raise InvalidStreamCutError if one doesn't belong to the stream, and
-    EpochGoneError if that is no longer known."""
+    EpochGoneError if the server has forgotten that."""
     ranges, forgotten = await _look_up(stores, scope, stream, cut)
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
     for segment_id in unknown:

@@ -326,7 +326,7 @@ class TransactionWriter(Closing, Generic[Own]):
         provided that their events were flushed (`Transaction.flush`).
 
         With `wait`, return once readers can see all of their events: a stream cut behind these events, or None if the
-        cut is no longer known, after a day or more. The call can be repeated: committed transactions stay committed.
+        server has forgotten the cut, after a day or more. The call can be repeated: committed transactions stay so.
         timestamp_ms: see `Transaction.commit`. Raises TransactionFailedError if a transaction was aborted or has timed
         out, without changing the others, and RequestTimeoutError after `timeout` seconds: repeat the call.
         docs/transactions.md has a complete example.

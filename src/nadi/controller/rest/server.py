@@ -3,7 +3,7 @@
 Connections come through a Listener, which closes idle ones when others arrive, so health requests are answered even
 when all slots are taken. A uvicorn connection is also ended if the peer sends half a request or stops reading a
 response. h11 processes all its input at once, so input is parsed in portions of few bytes and few lines, each in a turn
-shared by all connections. Input is charged to the connection's account until it is answered, and no more is read until
+shared by all connections. Input is charged to the connection's account until it is answered, and reading pauses until
 all of it is parsed: without capacity, the remainder stays in the network.
 """
 

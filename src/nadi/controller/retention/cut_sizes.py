@@ -209,7 +209,7 @@ class CutSearch:
     async def find(self, limit: int, *, at_most: bool) -> tuple[Cut, int]:
         """Return a cut, and a time whose cut is at or before it. The cut is the newest with at least `limit` bytes
         after it; the excess is less than an event, unless the cut is the head or an event is too large for the number
-        of queries. at_most: the oldest cut with no more than `limit`."""
+        of queries. at_most: the oldest cut with at most `limit`."""
         past, head = self.past, self.past.start
         after = past.bytes_after(head)
         if after <= limit:

@@ -187,7 +187,7 @@ def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: by
 
 
 def _cover(bound: Bound, cost: Callable[[Anchor], float]) -> set[Anchor] | None:
-    """Return values one of which a matching event must have; None if it needn't have any."""
+    """Return values, at least one of which a matching event has; None if it needn't have any."""
     match bound:
         case Has(field, value):
             return {(field, value)}

@@ -94,7 +94,7 @@ class ChainWalk:
         self._has_braked = False
 
     async def links(self, position: ChainPosition, sequence: int) -> AsyncIterator[Link]:
-        """Yield all frames from that position on, the first of which follows `sequence`, until the chain is sealed for
+        """Yield all frames from that position on, starting after `sequence`, until the chain is sealed for
         this claimant. FencedError: another server has the container. CorruptLogError: an object is damaged, or missing
         though it was acknowledged."""
         container = self._objects.container
