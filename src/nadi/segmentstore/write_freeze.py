@@ -149,9 +149,9 @@ class WriteFreeze:
         self, hold: str, leave: Callable[[], Awaitable[None]], is_abandoned: Callable[[], Awaitable[bool]]
     ) -> None:
         """Make the freeze permanent. hold: the id of the freeze, which must still be active. leave: prevents other
-        servers from opening this data. is_left: returns whether a failed `leave` did, or may have, taken effect: then
-        the freeze is permanent, else writes resume. Runs to its end even if the caller is cancelled. ConflictError:
-        writes aren't frozen any more."""
+        servers from opening this data. is_abandoned: returns whether a failed `leave` did, or may have, taken effect:
+        then the freeze is permanent, else writes resume. Runs to its end even if the caller is cancelled.
+        ConflictError: writes aren't frozen any more."""
         if self._phase is not _FreezePhase.HELD or hold != self.id:
             raise ConflictError("the write freeze has ended and writes continue: begin again")
         self._phase = _FreezePhase.LEAVING

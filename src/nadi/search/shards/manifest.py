@@ -294,7 +294,7 @@ class ShardManifest(SegmentPositions, frozen=True):
 def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Numbers) -> Numbers:
     """Return the microseconds of the orders of events in a history. They ascend with the offsets, whichever process
     indexes which part when. Events that arrived by one moment, according to the time index, are spread backwards from
-    it by their bytes. ends: see `came_within`.
+    it by their bytes. ends: see `arrival_ranges`.
 
     >>> orders = PastOrders(0, 0, 3 << 20, 70)
     >>> offsets, came, ends = np.array([0, 8, 1 << 20, 2 << 20]), np.array([50, 50, 50, 90]), np.array([2 << 20] * 4)

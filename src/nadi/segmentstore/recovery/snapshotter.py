@@ -53,7 +53,7 @@ PACE = SnapshotPace()
 
 
 class RecordOwner(Protocol):
-    """The owner of a container, whose record names the valid snapshot: see `storage.ContainerParts`. After a
+    """The owner of a container, whose record names the valid snapshot: see `storage.ContainerStorage`. After a
     FencedError nothing here is called. sweeps: whether unreferenced objects are deleted: not if a later owner's may be
     among them."""
 

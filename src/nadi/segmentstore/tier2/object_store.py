@@ -208,7 +208,7 @@ class ObjectPlace:
         return isinstance(error, FileNotFoundError) and (self._local is not None or not is_no_bucket(error))
 
     def _failed(self, operation: str, error: Exception) -> UnavailableError:
-        """Return the error of a failed operation. what: the operation, as in "read a chunk"."""
+        """Return the error of a failed operation. operation: as in "read a chunk"."""
         if self._local is None:
             return public_error(operation, error, self._secrets)
         return failed(operation, error)
@@ -222,7 +222,7 @@ def unwritten(error: Exception) -> UnavailableError:
 
 
 def failed(operation: str, error: Exception) -> UnavailableError:
-    """Return the error of a folder. what: the operation, as in "read a chunk"."""
+    """Return the error of a folder. operation: as in "read a chunk"."""
     return UnavailableError(f"tier 2 can't {operation}: {_in_a_line(error)}")
 
 
