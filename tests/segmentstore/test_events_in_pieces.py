@@ -13,7 +13,6 @@ import pytest
 
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.wire import commands as wire
@@ -31,20 +30,13 @@ from tests.segmentstore.test_stored_bytes import (
     write,
 )
 
-pytestmark = pytest.mark.uvloop
+pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("nothing_in_memory")]
 
 __all__ = ["killed"]  # a fixture
 
 PIECE_BYTES = 300_000
 PIECES = 8
 Between = Callable[[int], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from disk always; the storage writer moves data only on request."""
-    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
-    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 async def nothing(_: int) -> None:

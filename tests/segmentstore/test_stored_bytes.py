@@ -29,18 +29,14 @@ from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
 
-pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("all_in_log")]  # separate files: test_runs.py
+pytestmark = [
+    pytest.mark.uvloop,
+    pytest.mark.usefixtures("nothing_in_memory", "all_in_log"),  # separate files: test_runs.py
+]
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"
 EVENT_BYTES = 200_000
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from disk always; the storage writer moves data only on request."""
-    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
-    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 def opened(folder: Path, chunks: ChunkStore | None = None) -> AbstractAsyncContextManager[tuple[SegmentStore, Peer]]:
