@@ -74,7 +74,7 @@ async def test_call_without_request_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_silent_calls_of_one_address_leave_capacity_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_AT_ONCE", 20)
-    monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100, raising=False)
+    monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100)
 
     async with served() as address:
         port = int(address.rpartition(":")[2])

@@ -27,9 +27,9 @@ from nadi.controller.state.records import (
 from nadi.controller.workflows.groups import subscribed
 from nadi.errors import (
     AlreadyExistsError,
+    ClosedError,
     GenerationMismatchError,
     KeyValueTableNotFoundError,
-    NadiError,
     NotEmptyError,
     NotFoundError,
     ReaderGroupNotFoundError,
@@ -476,7 +476,7 @@ async def test_a_stopped_controller_refuses_work() -> None:
     await controller.start()
     await two_segments(controller, store)
     await controller.stop()
-    with pytest.raises(NadiError):
+    with pytest.raises(ClosedError):
         await controller.seal_stream(STREAM)
     with pytest.raises(NotFoundError):
         await controller.stream(OTHER)

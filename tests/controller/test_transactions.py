@@ -11,7 +11,6 @@ from nadi.controller.state.records import StreamConfigRecord, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import (
     InvalidArgumentError,
-    NadiError,
     StreamNotFoundError,
     StreamSealedError,
     TransactionFailedError,
@@ -322,7 +321,7 @@ async def test_group_commit_fails_completely_if_one_transaction_fails() -> None:
         assert await states(controller, [ids[0], ids[2]]) == {TxnState.OPEN}
         with pytest.raises(TransactionFailedError, match="OPEN"):
             await controller.transactions.find_commit(STREAM, ids[:1])
-        with pytest.raises(NadiError):
+        with pytest.raises(TransactionNotFoundError):
             await controller.transactions.commit_together(STREAM, [ids[0], 12345])
         assert await states(controller, ids[:1]) == {TxnState.OPEN}
         await clock.advance(LONG_LEASE + 60_000)
