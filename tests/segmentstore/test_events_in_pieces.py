@@ -17,6 +17,7 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.segmentstore.test_boundaries import locate
 from tests.segmentstore.test_stored_bytes import (
     TXN,
     S,
@@ -60,12 +61,6 @@ async def write_large(peer: Peer, segment: str, between: Between = nothing) -> b
         await between(piece)
     assert isinstance(await peer.ask(wire.MergeSegments(4, segment, made.segment, "")), wire.SegmentsMerged)
     return data
-
-
-async def locate(peer: Peer, target: int) -> int:
-    reply = await peer.ask(wire.LocateOffset(1, S, target, ""))
-    assert isinstance(reply, wire.OffsetLocated), reply
-    return reply.offset
 
 
 async def spoil(store: SegmentStore, folder: Path, offset: int) -> None:
