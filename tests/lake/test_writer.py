@@ -269,18 +269,18 @@ def test_lake_without_format_stores_bytes(meters: Meters) -> None:
 
 
 def test_define_invalid_options_fails(meters: Meters) -> None:
-    invalid: list[dict[str, Any]] = [
-        {"catalog": {}},
-        {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}},
-        {"table": "meters"},
-        {"table": "home..meters"},
-        {"partition": "week(at)"},
-        {"dead_letters": "meters"},
-        {"value_format": None, "value_schema": "wh long"},
-        {"every_s": 0},
+    invalid: list[tuple[str, dict[str, Any]]] = [
+        ("catalog", {"catalog": {}}),
+        ("'token'", {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}}),
+        ("'meters'", {"table": "meters"}),
+        ("home..meters", {"table": "home..meters"}),
+        ("week", {"partition": "week(at)"}),
+        ("dead-letter", {"dead_letters": "meters"}),
+        ("value_schema", {"value_format": None, "value_schema": "wh long"}),
+        ("every_s", {"every_s": 0}),
     ]
-    for options in invalid:
-        with pytest.raises(InvalidArgumentError):
+    for named, options in invalid:
+        with pytest.raises(InvalidArgumentError, match=named):
             meters.lake(**options)
     with pytest.raises(StreamNotFoundError):
         nadi.lake.define(meters.manager, meters.scope, "none", table="a.b", catalog=catalog_in(meters.folder))
@@ -288,15 +288,15 @@ def test_define_invalid_options_fails(meters: Meters) -> None:
         nadi.lake.status(meters.manager, meters.scope, "none")
     lake = meters.lake()
     meters.catch_up(lake)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="partition"):
         meters.lake(partition="meter")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=r"meters.*dead"):
         nadi.lake.define(meters.manager, meters.scope, "dead", name=lake.name)
     with pytest.raises(ConflictError):
         meters.lake(holds_back=False)
     with pytest.raises(InvalidArgumentError, match="'meter'"):
         meters.lake(name="by-day", table="by.day", partition="day(meter)")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="NOT_SET"):
         LakeWriter(meters.manager, meters.lake(catalog={**lake.catalog, "s3.secret-access-key": "${NOT_SET}"}))
     missing = catalog_in(meters.folder) | {"uri": f"sqlite:///{meters.folder}/no/such/folder.db"}
     with pytest.raises(UnavailableError):

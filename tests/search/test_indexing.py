@@ -261,11 +261,11 @@ async def test_create_invalid_index_fails(logs: Indexed) -> None:
     for stream, options in (("nothing", {}), ("unfit", {"dead_letters": "none"})):
         with pytest.raises(NotFoundError):
             await logs.indexes.create(stream, FIELDS, where=str(logs.folder), **options)
-    for wrong in ({"where": "ftp://x"}, {"where": "memory:///"}, {"format": "xml"}, {"format": "text"}):
-        given = {"where": str(logs.folder), **wrong}
-        with pytest.raises(InvalidArgumentError):
+    for key, value in (("where", "ftp://x"), ("where", "memory:///"), ("format", "xml"), ("format", "text")):
+        given = {"where": str(logs.folder), key: value}
+        with pytest.raises(InvalidArgumentError, match=rf"\b{value.partition(':')[0]}\b"):
             await logs.indexes.create("unfit", FIELDS, **given)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="dead-letter"):
         await logs.indexes.create("unfit", FIELDS, where=str(logs.folder), dead_letters="unfit")
 
 

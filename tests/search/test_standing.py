@@ -10,6 +10,7 @@ import pytest
 from nadi.client.tables.catalog import entries_of
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from nadi.naming import segment_name
+from nadi.search.percolate.records import NoStandingQueriesError
 from tests.search.standing import Standing, check, write
 from tests.search.support import Indexed, event
 
@@ -170,7 +171,7 @@ async def test_stop_ends_workers_and_delete_removes_all(watched: Standing) -> No
     await watched.queries.drop("logs")
     await asyncio.wait_for(task, 60)
     check(await watched.found("threes"), [3, 13])
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoStandingQueriesError):
         await watched.queries.status("logs")
     definitions = watched.queries._definitions
     left = entries_of(definitions.stores, definitions.scope, definitions.table, b"standing")
@@ -191,7 +192,7 @@ async def test_large_events_and_many_hits(watched: Standing) -> None:
 
 async def test_create_invalid_standing_query_fails(watched: Standing) -> None:
     queries = watched.queries
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoStandingQueriesError):
         await queries.add("logs", {"a": "b"})
     options: dict[str, Any]
     for options in ({}, {"format": "json"}, {"fields": "a:b"}, {"fields": "a:text", "format": "xml"}):
