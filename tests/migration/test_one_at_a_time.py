@@ -295,6 +295,6 @@ async def test_target_is_not_opened_after_source_was_undone(store: Store, tmp_pa
         source.leave = leaves  # type: ignore[method-assign]
         with pytest.raises(ConflictError):
             await Migration(source, target, _ProgressBar()).run()
-    with pytest.raises(nadi.errors.DataFolderError):
+    with pytest.raises(nadi.errors.DataFolderError, match="migration"):
         nadi.embedded(back)
     await until_async(lambda: is_released(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_migration_to_cluster_and_back_under_writes(kind: str, tmp_path: Path) -
             manager.create_reader("home", "meters").close()  # reads continue
             time.sleep(0.5)
             server.stop()
-            with pytest.raises(DataFolderError):
+            with pytest.raises(DataFolderError, match=re.escape(store.url)):
                 nadi.embedded(data)
             with store.server(port=port) as one, store.server() as two:
                 time.sleep(1)
@@ -81,7 +82,7 @@ def test_migration_to_cluster_and_back_under_writes(kind: str, tmp_path: Path) -
                 assert "servers of the cluster are running" in refusal, refusal
                 one.stop()
         migrate(store.url, str(back), "--verify", store=store)
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match=re.escape(str(back))):
             store.server()
         checked = run("check", str(back))
         assert checked.returncode == 0, checked.stdout

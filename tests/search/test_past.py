@@ -163,7 +163,7 @@ async def test_a_sealed_stream_at_the_prompt(logs: Indexed) -> None:
     with pytest.raises(InvalidArgumentError):
         await parts_of(logs, logs.uri, 0)
     done = await logs.run("search", "backfill", logs.scope, "logs", "--processes", "2")
-    assert re.search(r"\b[12]\b", done.output)
+    assert re.search(r"\b[12] parts", done.output)
     assert Counter(numbers(await all_hits(await logs.search()))) == Counter(range(100))
     await asyncio.wait_for(logs.start()[1], 60)  # it ends because all is indexed
     assert (await logs.status()).behind_bytes == 0
