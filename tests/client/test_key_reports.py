@@ -48,7 +48,7 @@ class Sampled:
 
     @property
     def positions(self) -> list[float]:
-        return [position for report in self.reports for position in positions_of(report).tolist()]
+        return [position for report in self.reports for position in positions_of(report)]
 
 
 @pytest.mark.parametrize(("batch", "per_s"), [(1, 2_000), (7, 5_000), (1_000, 100_000), (20_000, 200_000)])

@@ -126,6 +126,20 @@ def test_permissions_are_restricted_at_a_start(tmp_path: Path) -> None:
     check_private(folder)
 
 
+def test_folder_with_other_files_is_refused_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    tmp_path.chmod(0o755)
+    with pytest.raises(DataFolderError):
+        SegmentStore(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_new_disk_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    made(tmp_path)
+
+
 def check_private(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)

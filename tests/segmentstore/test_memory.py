@@ -69,7 +69,6 @@ def sessions_of(connections: Iterable[Connection]) -> int:
 
 async def test_connection_limits_sessions_of_deleted_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 10)
-    monkeypatch.setattr(limits, "APPEND_SESSION_GONE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
@@ -82,6 +81,8 @@ async def test_connection_limits_sessions_of_deleted_segments(tmp_path: Path, mo
         for number in range(1, 6):  # live ones stay, used or not
             reply = await peer.append([b"event"], 1000, writer_id(number))
             assert isinstance(reply, wire.DataAppended)
+        reply = await peer.append([b"late"], 2, writer_id(10))
+        assert isinstance(reply, wire.NoSuchSegment)
 
 
 async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(

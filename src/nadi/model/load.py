@@ -29,7 +29,7 @@ class SegmentLoad(Displayed):
     """The write rates of one segment.
 
     segment: its qualified name. age_s: how long it has been measured. events_per_s, bytes_per_s: a rate for each of
-    WINDOWS_S. keys: None if no writer reports its keys.
+    WINDOWS_S. keys: None if no writer reports its keys; empty if the segment is far from a split, which needs them.
     """
 
     segment: str

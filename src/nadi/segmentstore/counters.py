@@ -17,9 +17,11 @@ ones have no load until a measured one has been idle for ten seconds.
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -188,6 +190,7 @@ _IDLE_S = WINDOWS_S[1]
 _UNMEASURED = 0  # the row shared by everything that isn't measured
 _COMBINED_S = 2.0
 _COMBINED_POSITIONS = LOAD_KEY_POSITIONS // 2
+_OMITTED = KeySample((), ())
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
@@ -195,32 +198,46 @@ _WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
 
 @dataclass(slots=True)
 class _Reports:
+    """Reports that arrived within `_COMBINED_S`. parts: of each report its positions, and the events per position."""
+
     began_s: float
-    positions: Numbers
-    weights: Numbers
+    parts: list[tuple[array[float], float]] = field(default_factory=list)
+    count: int = 0  # of positions
+
+    def add(self, positions: array[float], weight: float) -> None:
+        self.parts.append((positions, weight))
+        self.count += len(positions)
+        if self.count > _COMBINED_POSITIONS:
+            fewest, weights = fewer(*combined(self.parts), _COMBINED_POSITIONS // 2)
+            self.parts, self.count = [(array("d", fewest), float(weights[0]))], len(fewest)
+
+
+def combined(parts: Iterable[tuple[array[float], float]]) -> tuple[Numbers, Numbers]:
+    """Return the positions of all parts, and the weight of each position."""
+    positions, weights = zip(*[(np.array(part), np.full(len(part), weight)) for part, weight in parts], strict=True)
+    return np.concatenate(positions), np.concatenate(weights)
 
 
 class KeySamples:
     def __init__(self) -> None:
         self._reports: dict[str, deque[_Reports]] = {}
 
-    def add(self, segment: str, positions: Numbers, events: int, now_s: float) -> None:
+    def add(self, segment: str, positions: Sequence[float], events: int, now_s: float) -> None:
         """Add a writer's report. With LOAD_KEYS_SEGMENTS segments sampled, reports of other segments are ignored."""
         reports = self._reports.get(segment)
         if reports is None:
             if len(self._reports) >= LOAD_KEYS_SEGMENTS:
                 return
             reports = self._reports[segment] = deque()
-        weights = np.full(len(positions), events / len(positions))
         if not reports or now_s - reports[-1].began_s >= _COMBINED_S:
             _forget(reports, now_s)
-            reports.append(_Reports(now_s, positions, weights))
-            return
-        last = reports[-1]
-        last.positions = np.concatenate([last.positions, positions])
-        last.weights = np.concatenate([last.weights, weights])
-        if len(last.positions) > _COMBINED_POSITIONS:
-            last.positions, last.weights = fewer(last.positions, last.weights, _COMBINED_POSITIONS // 2)
+            reports.append(_Reports(now_s))
+        reports[-1].add(array("d", positions), events / len(positions))
+
+    def has(self, segment: str, now_s: float) -> bool:
+        """Return whether there was a report in the last ten seconds."""
+        reports = self._reports.get(segment)
+        return bool(reports) and now_s - reports[-1].began_s <= LOAD_KEYS_WINDOW_S
 
     def of(self, segment: str, now_s: float) -> KeySample | None:
         """Return the sample of a segment's keys; None without a report in the last ten seconds."""
@@ -230,8 +247,7 @@ class KeySamples:
         _forget(reports, now_s)
         if not reports:
             return None
-        positions = np.concatenate([each.positions for each in reports])
-        weights = np.concatenate([each.weights for each in reports])
+        positions, weights = combined(chain.from_iterable(each.parts for each in reports))
         if len(positions) > LOAD_KEY_POSITIONS:
             positions, weights = fewer(positions, weights, LOAD_KEY_POSITIONS)
         return KeySample(tuple(positions.tolist()), tuple(weights.tolist()))
@@ -292,7 +308,7 @@ class LoadMeter:
             events[row] += count
             sizes[row] += size
 
-    def report(self, segment: str, positions: Numbers, events: int) -> None:
+    def report(self, segment: str, positions: Sequence[float], events: int) -> None:
         """Add a writer's report: `positions` of the keys of some of its last `events` events. It counts if the segment,
         or a transaction's parent, is measured."""
         parent = measured_as(segment)
@@ -308,9 +324,11 @@ class LoadMeter:
             self._times[2, row] = -np.inf
             self._samples.drop(segment)
 
-    def loads(self, after: str = "", most: int | None = None) -> list[SegmentLoad]:
+    def loads(
+        self, after: str = "", most: int | None = None, needs_keys: Callable[[SegmentLoad], bool] = lambda load: True
+    ) -> list[SegmentLoad]:
         """Return the loads of the first `most` segments whose names follow `after`, in order, except segments that
-        began less than half a second ago."""
+        began less than half a second ago. needs_keys: whether a load, here still without keys, needs their sample."""
         now_s = self._clock()
         if now_s - self._folded_s >= _LEAST_S:
             self._fold(now_s)
@@ -318,10 +336,13 @@ class LoadMeter:
         rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
         selected = sorted(rows) if most is None else heapq.nsmallest(most, rows)
         means = self._means[:, :, [row for _, row in selected]].transpose(2, 0, 1).tolist()
-        return [
-            SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes), self._samples.of(name, now_s))
-            for (name, row), (events, sizes) in zip(selected, means, strict=True)
-        ]
+        loads = []
+        for (name, row), (events, sizes) in zip(selected, means, strict=True):
+            load = SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes))
+            if self._samples.has(name, now_s):
+                load = replace(load, keys=self._samples.of(name, now_s) if needs_keys(load) else _OMITTED)
+            loads.append(load)
+        return loads
 
     def _admit(self, segment: str, now_s: float) -> int:
         if len(self._rows) >= 4 * limits.LOAD_SEGMENTS:

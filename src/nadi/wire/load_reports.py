@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,27 +12,20 @@ from nadi.limits import LOAD_REPORT_POSITIONS
 from nadi.model.load import SegmentLoad
 from nadi.wire import commands as wire
 
-if TYPE_CHECKING:
-    import numpy as np
-
-_POSITION, _POSITION_BYTES = ">f8", 8
+_POSITION_BYTES = 8
 
 
 def report_of_keys(writer_id: bytes, events: int, positions: Sequence[float]) -> wire.ReportKeys:
     """Build the command that reports these key positions as a sample of `events` events."""
-    import numpy as np
-
-    return wire.ReportKeys(writer_id, events, np.array(positions, _POSITION).tobytes())
+    return wire.ReportKeys(writer_id, events, struct.pack(f">{len(positions)}d", *positions))
 
 
-def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
+def positions_of(report: wire.ReportKeys) -> tuple[float, ...]:
     """Decode the positions of a report; ProtocolError if it is invalid.
 
-    >>> positions_of(report_of_keys(bytes(16), 1000, [0.25, 0.5])).tolist()
-    [0.25, 0.5]
+    >>> positions_of(report_of_keys(bytes(16), 1000, [0.25, 0.5]))
+    (0.25, 0.5)
     """
-    import numpy as np
-
     size = len(report.positions)
     if not 0 < size <= LOAD_REPORT_POSITIONS * _POSITION_BYTES or size % _POSITION_BYTES:
         raise ProtocolError(
@@ -40,8 +33,8 @@ def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64
         )
     if report.events <= 0:
         raise ProtocolError(f"a key report is for {report.events} events: at least 1 expected")
-    positions = np.frombuffer(report.positions, _POSITION).astype(np.float64)
-    if not ((positions >= 0.0) & (positions < 1.0)).all():  # False for NaN, too
+    positions: tuple[float, ...] = struct.unpack(f">{size // _POSITION_BYTES}d", report.positions)
+    if not (min(positions) >= 0.0 and max(positions) < 1.0 and sum(positions) < len(positions)):  # the sum finds NaN
         raise ProtocolError("a key report has a position outside [0, 1)")
     return positions
 

@@ -155,10 +155,38 @@ async def test_a_container_that_recovers_keeps_its_loads(tmp_path: Path) -> None
 
 
 async def measured(peer: Peer, store: SegmentStore, clock: Ahead, segment: str = S) -> SegmentLoad:
+    """Return the load of ten events/s of 100 bytes."""
     await appended(peer, segment, 1)
+    await peer.ask(wire.UpdateSegmentPolicy(2, segment, 10, EVENTS_PER_SECOND, ""))
     clock.by_s += 1.0
     (load,) = await loads(store)
     return load
+
+
+KIB_PER_SECOND, EVENTS_PER_SECOND = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("target", "scale_type", "is_sent"),
+    [
+        (19, EVENTS_PER_SECOND, True),
+        (21, EVENTS_PER_SECOND, False),
+        (1, KIB_PER_SECOND, True),
+        (2, KIB_PER_SECOND, False),
+        (0, 0, False),
+    ],
+)
+async def test_keys_are_sent_of_segments_near_their_target(
+    tmp_path: Path, target: int, scale_type: int, is_sent: bool
+) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await measured(peer, store, clock)
+        await peer.ask(wire.UpdateSegmentPolicy(3, S, target, scale_type, ""))
+        peer.send(report_of_keys(WRITER, 300, [0.5]))
+        await peer.ask(wire.KeepAlive())
+        (load,) = await loads(store)
+        assert load.keys == (KeySample((0.5,), (300.0,)) if is_sent else KeySample((), ()))
 
 
 async def test_a_report_counts_for_the_session_s_segment(tmp_path: Path) -> None:
@@ -434,7 +462,7 @@ def test_many_reports_are_reduced_to_few_positions() -> None:
     weights, positions = np.array(keys.weights), np.array(keys.positions)
     assert weights[positions == 0.3].sum() / weights.sum() == pytest.approx(0.5, abs=0.02)
     assert weights[positions > 0.75].sum() / weights.sum() == pytest.approx(0.25, abs=0.03)
-    assert all(len(each.positions) <= limits.LOAD_KEY_POSITIONS for each in meter._samples._reports[S])
+    assert all(each.count <= limits.LOAD_KEY_POSITIONS for each in meter._samples._reports[S])
 
 
 def test_samples_are_limited_to_a_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from nadi.access.fair_shares import FairQueue, LoopTurns, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
-from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
+from nadi.errors import ClosedError, InvalidArgumentError, NadiError, UnavailableError
 from nadi.wire.rpc.codes import code_of
 from nadi.wire.rpc.service import SERVICES, WATCHES, Methods
 
@@ -332,6 +332,8 @@ async def _received(requests: AsyncIterator[bytes]) -> bytes:
         raise UnavailableError(
             f"the request took over {limits.RPC_MESSAGE_TIMEOUT_S:g} s to arrive: try again"
         ) from error
+    except grpc.aio.BaseError as error:
+        raise ClosedError("the server is stopping: connect again when it is back") from error
     if raw is None:
         raise InvalidArgumentError("the call has no request message: send one")
     return raw

@@ -34,6 +34,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import DAMAGE_LISTED, FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
+from nadi.model.load import SegmentLoad
 from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
@@ -99,6 +100,8 @@ class KnownDamage:
 
 
 REOPEN_DELAY_S = 1.0
+_KIB_PER_S = 1  # the scale type in Pravega's CreateSegment of a target in KiB/s; 2: in events/s
+_NEAR = 0.5  # of the target: no profile splits a segment below it
 _FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request isn't split
 _REQUEST_BYTES = 1024  # per request in a frame, without data: for estimating the next frame's size
 
@@ -301,6 +304,14 @@ class Container:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(QueuedCall(function, size_bytes, future), own=own)
         return await future
+
+    def needs_keys(self, load: SegmentLoad) -> bool:
+        """Return whether the segment's load is near its target, so that the segment may be split between its keys."""
+        record = self.state.find(load.segment) if self._failure is None else None
+        if record is None or not record.target_rate:
+            return False
+        rates = (size / 1024 for size in load.bytes_per_s) if record.scale_type == _KIB_PER_S else load.events_per_s
+        return max(rates) >= record.target_rate * _NEAR
 
     def make_room(self) -> None:
         """Evict records of idle segments from memory; the caller must hold none."""

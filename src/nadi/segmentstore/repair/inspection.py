@@ -38,13 +38,14 @@ _NAMED = 100  # limit on lost segments listed in a report
 @dataclass(slots=True)
 class InspectionReport:
     """The findings on one part, line by line. sound: intact data. healed: damage that a start, or `nadi repair`,
-    repairs without loss. renewed: damage that a server repairs while it runs. lost: data that can't be read, or would
-    be discarded."""
+    repairs without loss. renewed: damage that a server repairs while it runs. dropped: the last frames of logs,
+    unfinished or damaged, which a start drops. lost: data that can't be read, or would be discarded."""
 
     name: str
     sound: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     gives_up: bool = False  # a repair discards the `lost` data, which isn't reported later
     unnamed: int = 0  # chunks of discarded data
@@ -134,6 +135,9 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
                 else:
                     report.sound.append("never used")
                 return report
+            if stopped.log.dropped:
+                reason = "its write was never completed, or it was acknowledged and is damaged"
+                report.dropped.append(f"{stopped.log.dropped}: {reason}")
             damage = stopped.log.damage
             if damage is not None:
                 report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")

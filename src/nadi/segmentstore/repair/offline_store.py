@@ -117,6 +117,11 @@ class StoppedLog:
             if self._folder.exists():  # a file classified as prepared may have needed frames
                 self._use(read_headers(self._folder, self._log_id or None, refuses=False))
 
+    @property
+    def dropped(self) -> str:
+        """The torn tail that the replay found, or ""."""
+        return self._replay.dropped
+
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Return all later frames with readable heads, in any file, in order, except torn writes."""
         newest: dict[int, ReadableFrame] = {}

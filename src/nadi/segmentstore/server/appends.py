@@ -77,19 +77,16 @@ class WriterSession:
         self.is_used = False  # since the last check
         self.checked_at = asyncio.get_running_loop().time()
 
-    def is_over(self) -> bool:
+    def is_idle(self) -> bool:
         now = asyncio.get_running_loop().time()
         if self.is_used:
             self.is_used, self.checked_at = False, now
-            return False
-        idle_s, container = now - self.checked_at, self.container
-        return idle_s > limits.APPEND_SESSION_IDLE_S or (
-            idle_s > limits.APPEND_SESSION_GONE_S
-            and (
-                self.error is not None
-                or (container.failure is None and not container.state.record_cache.exists(self.segment))
-            )
-        )
+        return now - self.checked_at > limits.APPEND_SESSION_IDLE_S
+
+    def is_gone(self) -> bool:
+        """Return whether its segment no longer exists: a transaction's is merged, for example."""
+        container = self.container
+        return container.failure is None and not container.state.record_cache.exists(self.segment)
 
 
 class WriterConflictError(errors.NadiError):
@@ -260,9 +257,9 @@ class Writers:
         self._container_of = container_of
         self._access = access
         self.sessions: OrderedDict[bytes, WriterSession] = OrderedDict()
-        self._moved: FIFOCache[bytes, errors.NotOwnerError] = FIFOCache(
-            limits.CONNECTION_SESSIONS
-        )  # by writer: the error it gets
+        # by writer: the error for further appends, whose segment is elsewhere, or gone
+        self._ended: FIFOCache[bytes, errors.NotOwnerError | errors.SegmentNotFoundError]
+        self._ended = FIFOCache(limits.CONNECTION_SESSIONS)
         self.block: wire.AppendBlock | None = None  # set while its AppendBlockEnd is expected
         self._collected: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
@@ -291,9 +288,11 @@ class Writers:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
         self.waiting += 1
         if len(self.sessions) > limits.APPEND_SESSIONS_KEPT:
-            for _ in range(4):  # a new session needs two checks: so ended sessions don't accumulate
+            for _ in range(4):  # so that ended sessions don't accumulate
                 writer, former = self.sessions.popitem(last=False)
-                if not former.is_over():
+                if former.is_gone():
+                    self._ended[writer] = errors.SegmentNotFoundError(former.segment)
+                elif not former.is_idle():
                     self.sessions[writer] = former
         container.submit(Setup(self, session, command))
 
@@ -304,7 +303,7 @@ class Writers:
         for writer, session in list(self.sessions.items()):
             if session.container is container and self.sessions.get(writer) is session:
                 del self.sessions[writer]
-                self._moved[writer] = error = errors.NotOwnerError(session.segment, owner)
+                self._ended[writer] = error = errors.NotOwnerError(session.segment, owner)
                 if session.error is None:
                     self.fail(error, session.request_id, session.segment)
             yield
@@ -374,10 +373,10 @@ class Writers:
     ) -> None:
         session = self.sessions.get(writer)
         if session is None:
-            moved = self._moved.get(writer)
-            if moved is None:
+            error = self._ended.get(writer)
+            if error is None:
                 raise errors.ProtocolError("an append without SetupAppend")
-            self.fail(moved, request_id, moved.segment)
+            self.fail(error, request_id, error.segment)
             return
         session.is_used = True
         self.waiting += 1
@@ -413,5 +412,5 @@ class Writers:
         if session is not None:
             if session.error is None and not self._access.has_ended(session.ends_at):
                 session.container.load.report(session.segment, positions, command.events)
-        elif command.writer_id not in self._moved:
+        elif command.writer_id not in self._ended:
             raise errors.ProtocolError("a report of keys without SetupAppend")

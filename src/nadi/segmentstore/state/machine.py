@@ -121,6 +121,7 @@ class RecordCache:
             self.deleted.pop(segment, None)
         records, self._writing = self._writing, {}
         for record in records.values():
+            record.is_stored = True
             if len(record.attributes) > RECORD_ATTRIBUTES_IN_MEMORY:
                 record.attributes = {key: record.attributes[key] for key in record.changed_attributes}
                 record.attributes_loaded = False

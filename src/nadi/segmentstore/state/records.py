@@ -189,6 +189,7 @@ class SegmentRecord:
     durable_sealed: bool = False
     deleted: bool = False
     exists: bool = False  # durably
+    is_stored: bool = False  # by a checkpoint
     scale_type: int = 0
     target_rate: int = 0
     rollover_bytes: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 from crc32c import crc32c
@@ -75,6 +76,9 @@ class StoredSegment(msgspec.Struct, array_like=True, gc=False):
     entered_offset: int
 
 
+_fields_of = attrgetter(*StoredSegment.__struct_fields__)
+
+
 def time_key(segment: int, clock: int, time: int | None = None) -> bytes:
     """Return the key of an entry in the time index, or the prefix of a clock's keys; keys are ordered by time."""
     return PAIR.pack(segment, clock) if time is None else _TIME_KEY.pack(segment, clock, time - _EARLIEST)
@@ -104,12 +108,12 @@ def state_change(state: ContainerState) -> Change:
 def record_changes(record: SegmentRecord) -> list[Change]:
     """Return the changes of the record and its attributes; the caller clears its marks."""
     prefix = ID.pack(record.id)
-    fields = [getattr(record, field) for field in StoredSegment.__struct_fields__]
     changes: list[Change] = [
-        ("names", bounded_key(record.name.encode()), prefix),
-        ("segments", prefix, _encode(StoredSegment(*fields))),
+        ("segments", prefix, _encode(_fields_of(record))),  # a tuple is encoded as a StoredSegment
         ("logged", prefix, b"" if record.log_bytes else None),
     ]
+    if not record.is_stored:
+        changes.append(("names", bounded_key(record.name.encode()), prefix))
     for attribute in sorted(record.changed_attributes):  # so that equal states are stored equally
         changes.append(("attributes", prefix + attribute, I64.pack(record.attributes[attribute])))
     return changes
@@ -124,7 +128,7 @@ def decode_record(
     for field in StoredSegment.__struct_fields__[3:]:
         setattr(record, field, getattr(stored, field))
     record.durable_length, record.durable_sealed, record.exists = stored.length, stored.sealed, True
-    record.attributes_loaded = False
+    record.attributes_loaded, record.is_stored = False, True
     for key, value in extents:
         length, sequence, file, offset, position = EXTENT.unpack_from(value)
         frame = None
