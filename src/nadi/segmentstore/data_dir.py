@@ -51,7 +51,7 @@ def mapped_errors(folder: Path) -> Iterator[None]:
     except errors.NadiError:  # some are OSErrors too
         raise
     except OSError as error:
-        if disk.is_no_room(error):
+        if disk.is_disk_full(error):
             raise errors.StorageFullError(
                 f"no space for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
@@ -221,7 +221,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
         if not store.url:
             heal(folder)
     except OSError as error:
-        if not disk.is_no_room(error):
+        if not disk.is_disk_full(error):
             raise
         log.warning("no space in %s (%s): a later start rewrites the damaged file", folder, error)
     return store

@@ -84,7 +84,7 @@ class WriterSession:
             return False
         idle_s, container = now - self.checked_at, self.container
         return idle_s > limits.APPEND_SESSION_IDLE_S or (
-            idle_s > limits.APPEND_SESSION_GONE_S
+            idle_s > limits.APPEND_SESSION_EXPIRY_S
             and (
                 self.error is not None
                 or (container.failure is None and not container.state.record_cache.exists(self.segment))
@@ -290,7 +290,7 @@ class Writers:
         if len(self.sessions) > limits.CONNECTION_SESSIONS:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
         self.waiting += 1
-        if len(self.sessions) > limits.APPEND_SESSIONS_KEPT:
+        if len(self.sessions) > limits.APPEND_SESSIONS_MAX:
             for _ in range(4):  # a new session needs two checks: so ended sessions don't accumulate
                 writer, former = self.sessions.popitem(last=False)
                 if not former.is_over():
