@@ -245,8 +245,8 @@ def test_search_create_help_lists_formats_and_field_kinds(shell: Shell, words: t
 
 
 def test_usage_line_names_arguments_in_capitals(shell: Shell) -> None:
-    assert "nadi stream show [OPTIONS] SCOPE STREAM" in shell.run("stream", "show", "--help").output
-    assert "nadi write [OPTIONS] SCOPE STREAM [FILE...]" in shell.run("write", "--help").output
+    assert "stream show [OPTIONS] SCOPE STREAM" in shell.run("stream", "show", "--help").output
+    assert "write [OPTIONS] SCOPE STREAM [FILE...]" in shell.run("write", "--help").output
     assert "[OPTIONS] SCOPE STREAM ID..." in shell.run("transaction", "commit", "--help").output
 
 

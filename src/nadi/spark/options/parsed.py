@@ -9,7 +9,7 @@ was given to load, save or start. Programs written for Pravega's connector pass 
 
 >>> from nadi.spark.options.parsed import several_of
 >>> several_of({"streams": "meters, doors"})
-Several(names=('doors', 'meters'), pattern=None, tag=None)
+StreamSelection(names=('doors', 'meters'), pattern=None, tag=None)
 >>> several_of({"stream_pattern": "meters-.*"}).takes("meters-7")
 True
 """
