@@ -215,7 +215,7 @@ def test_unavailable_catalog_is_retried(meters: Meters) -> None:
     catalog.symlink_to(meters.folder)  # a folder, so that no writer creates a new one
     meters.write(50, 80)
     stopping = threading.Event()
-    thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stopping": stopping})
+    thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stop": stopping})
     thread.start()
     try:
         until(lambda: [writer.state for writer in meters.status().writers] == ["waiting"])
