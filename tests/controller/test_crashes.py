@@ -182,7 +182,7 @@ async def delete_scope_that_gets_a_stream(controller: Controller, store: FakeSto
     """The scope seems empty at first: it is marked, the deletion rejected, and the scope restored."""
 
     async def at_the_mark(command: Command) -> None:
-        if isinstance(command, wire.UpdateTableToFreeRoom) and command.segment.endswith("/scopes"):
+        if isinstance(command, wire.UpdateTableToFreeSpace) and command.segment.endswith("/scopes"):
             store.before = None
             with contextlib.suppress(AlreadyExistsError):
                 await controller.create_stream(STREAM, StreamConfigRecord(min_segments=1))

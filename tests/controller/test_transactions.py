@@ -17,7 +17,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import TXN_COMMIT_BATCH, TXN_LEASE_MAX_MS, TXN_TOGETHER_MAX
+from nadi.limits import TXN_BATCH_MAX, TXN_COMMIT_BATCH, TXN_LEASE_MAX_MS
 from nadi.model.segments import tiles
 from nadi.naming import segment_id, transaction_segment_name
 from nadi.wire import commands as wire
@@ -342,7 +342,7 @@ async def test_group_commit_accepts_committed_transactions() -> None:
 
 async def test_group_commit_limits() -> None:
     async with with_stream(1) as (controller, _, _):
-        for wrong in ([], list(range(TXN_TOGETHER_MAX + 1))):
+        for wrong in ([], list(range(TXN_BATCH_MAX + 1))):
             with pytest.raises(InvalidArgumentError):
                 await controller.transactions.commit_together(STREAM, wrong)
         with pytest.raises(StreamNotFoundError):

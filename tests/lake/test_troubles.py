@@ -131,7 +131,7 @@ def test_missing_data_file_is_named_and_writing_continues(meters: Meters) -> Non
         LakeWriter(meters.manager, lake).compact()
     meters.write(10, 12)
     meters.run(lake)
-    assert meters.status().behind_bytes == 0
+    assert meters.status().lag_bytes == 0
 
 
 def test_sweep_ignores_files_deleted_by_another_writer(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ async def test_failed_migration_is_completed_by_next_run(
             await run(source(), target(), step)
         is_left = step in ("left", "finish")
         async with source() as opened:
-            assert bool(await opened.left_by()) == is_left
+            assert bool(await opened.migrated_by()) == is_left
         await run(source(), target(), "")
     with pytest.raises(DataFolderError, match=re.escape(url)):
         check(data)

@@ -16,7 +16,7 @@ from nadi.client import StreamManager
 from nadi.cluster.admin import cluster_view as looking
 from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import DataFolderError, StoreError
-from nadi.limits import MIGRATION_LEFT_BYTES
+from nadi.limits import MIGRATION_REMAINDER_BYTES
 from nadi.migration.migrate import Migration
 from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
@@ -108,4 +108,4 @@ async def test_recent_writes_are_copied_before_writers_are_held(tmp_path: Path) 
         async with source, NewCluster(f"file://{tmp_path}/store", {}, 2) as target:
             report = await Migration(source, target, _ProgressBar()).run(only_ahead=True)
         assert report.stored_bytes >= count * 1_000
-        assert report.passes == 1 + (report.stored_bytes > MIGRATION_LEFT_BYTES)
+        assert report.passes == 1 + (report.stored_bytes > MIGRATION_REMAINDER_BYTES)

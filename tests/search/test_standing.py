@@ -31,8 +31,8 @@ async def test_matcher_writes_hits_of_new_events(watched: Standing) -> None:
     assert one["query"] == "threes"
     assert one["segment"].startswith(f"{logs.scope}/logs/")
     status = await watched.queries.status("logs")
-    assert (status.queries, status.events, status.hits, status.unfit) == (3, 32, len(await watched.hits()), 1)
-    assert status.having == {"message": 31, "level": 31, "ms": 31}
+    assert (status.queries, status.events, status.hits, status.invalid) == (3, 32, len(await watched.hits()), 1)
+    assert status.field_counts == {"message": 31, "level": 31, "ms": 31}
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "done"])
@@ -168,7 +168,7 @@ async def test_stop_ends_workers_and_delete_removes_all(watched: Standing) -> No
     _, task = watched.start()
     await write(watched.logs, 10, 20)
     await watched.matched()
-    await watched.queries.drop("logs")
+    await watched.queries.delete("logs")
     await asyncio.wait_for(task, 60)
     check(await watched.found("threes"), [3, 13])
     with pytest.raises(NoStandingQueriesError):

@@ -165,7 +165,7 @@ async def test_running_commands_end_with_their_connection(tmp_path: Path, monkey
         assert len(queue._running) == 10
         peer.close()
         await until_async(lambda: not queue._running and not connection.replies.is_open)
-        assert store.budget.held_bytes == 0
+        assert store.budget.buffered_bytes == 0
         await until_async(lambda: store._scheduler.under_way == 0)
         standing.go_on.set()
         await until_async(lambda: all(container.state.find(name) is not None for name in slow))

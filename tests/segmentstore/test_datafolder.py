@@ -17,7 +17,7 @@ import nadi
 from nadi import StreamManager
 from nadi.cli.app import app
 from nadi.config import ServerConfig
-from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakenError, InvalidArgumentError
+from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakeoverError, InvalidArgumentError
 from nadi.segmentstore.data_dir import StoreFile, StoreLocation, find_store, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.assembly import serve
@@ -162,7 +162,7 @@ def test_earlier_server_leaves_a_folder_opened_by_another_one(tmp_path: Path, ca
             second = await asyncio.to_thread(nadi.embedded, tmp_path)
             peer.send(wire.CreateSegment(1, SEGMENT, 0, 0, "", 0))
             async with asyncio.timeout(60):
-                await first.taken.wait()
+                await first.taken_over.wait()
             await asyncio.to_thread(use, second)
         await asyncio.to_thread(second.stop)
 
@@ -177,9 +177,11 @@ def test_earlier_server_leaves_a_folder_opened_by_another_one(tmp_path: Path, ca
 
 
 def test_server_stops_with_an_error_when_its_folder_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(DataFolderTakenError):
+    with pytest.raises(DataFolderTakeoverError):
         asyncio.run(
-            serve(Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken.set())
+            serve(
+                Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken_over.set()
+            )
         )
 
 

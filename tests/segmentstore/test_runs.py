@@ -323,7 +323,7 @@ async def test_undeletable_files_do_not_prevent_recovery(tmp_path: Path, monkeyp
 
 
 async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "_ROOM_FILES", 1 << 40)
+    monkeypatch.setattr(runs_module, "_RESERVED_FILES", 1 << 40)
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
         for _ in range(3):

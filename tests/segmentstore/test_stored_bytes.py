@@ -146,7 +146,7 @@ async def test_flipped_byte_in_a_chunk_is_reported(tmp_path: Path, length: int) 
         assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
         assert "checksum" in known.reason
         details = _container(store.containers[0]).details
-        assert details["damaged_places"] == 1
+        assert details["damaged_ranges"] == 1
         assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
         flip(chunk_path(tmp_path, extent), damaged)
         await assert_read(store, S, data, length=length)

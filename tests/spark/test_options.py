@@ -334,5 +334,5 @@ def test_discovery_module_imports_little(module: str) -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
-    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.formats", "asyncio"}.isdisjoint(loaded)
+    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.source_requests", "asyncio"}.isdisjoint(loaded)
     assert len(loaded) < 40, loaded  # a dozen of them files of limits

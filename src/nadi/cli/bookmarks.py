@@ -21,8 +21,8 @@ Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"Tag to remo
 
 
 def _row(named: Bookmark | NamedSlice) -> Row:
-    made_at = named.made_at.strftime("%Y-%m-%d %H:%M:%SZ")
-    row = {"name": named.name, "stream": named.stream, "made at": made_at, "tags": named.tags, "note": named.note}
+    created_at = named.created_at.strftime("%Y-%m-%d %H:%M:%SZ")
+    row = {"name": named.name, "stream": named.stream, "created at": created_at, "tags": named.tags, "note": named.note}
     cuts = {name: getattr(named, name, None) for name in ("cut", "start", "end")}
     return row | {name: cut.as_text() for name, cut in cuts.items() if cut is not None}
 
@@ -41,7 +41,7 @@ def _app(
     app = Resource(
         noun=noun,
         names={"scope": Scope, "name": Name},
-        columns=["name", "stream", "made at", "tags", "note"],
+        columns=["name", "stream", "created at", "tags", "note"],
         rows=rows,
         filters={"stream": OfStream, "tag": OfTag},
         show=show_one,

@@ -52,7 +52,7 @@ def mapped_errors(folder: Path) -> Iterator[None]:
     except errors.NadiError:  # some are OSErrors too
         raise
     except OSError as error:
-        if disk.is_no_room(error):
+        if disk.is_disk_full(error):
             raise errors.StorageFullError(
                 f"no space for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
@@ -223,7 +223,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
         if not store.url:
             heal(folder)
     except OSError as error:
-        if not disk.is_no_room(error):
+        if not disk.is_disk_full(error):
             raise
         log.warning("no space in %s (%s): a later start rewrites the damaged file", folder, error)
     return store
@@ -406,7 +406,7 @@ def _check_is_ours(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} - {"lost+found"} if folder.is_dir() else set()
     if names and not any(name in _OURS or _CONTAINER.fullmatch(name) for name in names):
         raise errors.DataFolderError(
-            f"{folder} is no data folder and has other files, such as {min(names)}: pass a new or empty folder"
+            f"{folder} is not a data folder and has other files, such as {min(names)}: pass a new or empty folder"
         )
 
 

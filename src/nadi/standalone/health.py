@@ -53,11 +53,11 @@ def _peers(store: SegmentStore) -> Component:
     if listener is None:
         return leaf("peers", HealthStatus.STARTING)
     details: dict[str, Any] = {
-        "held_bytes": budget.held_bytes,
+        "buffered_bytes": budget.buffered_bytes,
         "peak_bytes": budget.peak_bytes,
         "most_bytes": budget.total_bytes,
         "waiting": budget.waiting,
-        "connections": len(listener.guests),
+        "connections": len(listener.connections),
         "refused": listener.refused,
         "ended": listener.ended,
         "too_slow": store.too_slow,
@@ -80,7 +80,7 @@ def _container(container: Container) -> Component:
         "queued_bytes": container.queue.size_bytes,
         "log_bytes": container.logged_bytes,
         "log_max_bytes": container.log_max_bytes,
-        "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
+        "waits_for_space": container.waits_for_space or container.checkpoints.waits_for_space,
         "snapshot": snapshots.sequence,
     }
     unusual: dict[str, Any] = {
@@ -93,7 +93,7 @@ def _container(container: Container) -> Component:
     details |= {name: value for name, value in unusual.items() if value}
     damaged = container.damaged
     if damaged:
-        details["damaged_places"] = len(damaged) + container.damage.unlisted
+        details["damaged_ranges"] = len(damaged) + container.damage.unlisted
         details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
     return leaf(name, HealthStatus.UP, details)
 

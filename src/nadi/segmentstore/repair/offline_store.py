@@ -53,7 +53,7 @@ class ReadableFrame(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lost:
+class DiscardedContent:
     """The contents of readable frames that are discarded. frames: their number."""
 
     frames: int = 0
@@ -224,7 +224,7 @@ class StoppedContainer(Container):
                     self.damage.note(error)
                 except NadiError as error:
                     self.damage.note(DamagedDataError(record.name, extent.offset, extent.end, str(error)))
-            self.state.make_room()
+            self.state.evict_idle()
         return count
 
     def segments(self) -> list[int]:
