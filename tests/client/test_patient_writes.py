@@ -205,3 +205,10 @@ async def test_time_limit_passes_errors_of_its_body_unchanged() -> None:
         assert raised.value is error
     async with TimeLimit(None, lambda: "nothing came"):
         await asyncio.sleep(0)
+
+
+async def test_client_timeout_limits_its_writers_too() -> None:
+    async with world() as w:
+        w.controller.timeout_s = TIMEOUT_S
+        writers = await w.manager.create_writer("sc", "st"), await w.manager.create_writer("sc", "st", ack_timeout=9)
+        assert [writer._sender._ack_timeout_s for writer in writers] == [TIMEOUT_S, 9]

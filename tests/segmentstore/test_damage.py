@@ -15,8 +15,10 @@ import pytest
 from crc32c import crc32c
 
 import nadi
+from bench.process import settle
 from nadi.client.reading.damage import OnDamage
 from nadi.errors import CorruptLogError, DamagedDataError, DataFolderError
+from nadi.limits import MIB
 from nadi.segmentstore.tier1 import fence
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader
 from tests.cli.test_check_and_repair import HOLD, command, flip
@@ -256,3 +258,26 @@ def test_killed_repair_can_be_repeated(unreadable: Path, stride: int) -> None:
         step += stride
         assert step < 100
     assert step > 5
+
+
+def test_truncated_chunk_is_readable_up_to_its_last_whole_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "chunk_flush_age_s=1")
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            writer.write_batch([secrets.token_bytes(1_000) for _ in range(3_500)], "key").result(60)
+        settle(server.pid, tmp_path / "tier2", 3_500 * 1_008)
+    (chunk,) = [path for path in tmp_path.glob("tier2/container-*/**/*") if path.stat().st_size > 2 * MIB]
+    os.truncate(chunk, MIB + 500_000)
+    report = command("check", tmp_path).output
+    begin, _ = re.findall(r"bytes ([\d,]+) to ([\d,]+)", report)[0]
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        events: list[object] = []
+        with pytest.raises(DamagedDataError) as caught:
+            events.extend(manager.read_events("s", "t"))
+    assert int(begin.replace(",", "")) == MIB
+    assert caught.value.offset <= MIB
+    assert len(events) == MIB // 1_008

@@ -13,6 +13,8 @@ import pytest
 import nadi
 from nadi.cli.events.lines import Splitter
 from nadi.model.keyspace import key_position
+from nadi.standalone import ServerSecurity
+from tests.access.support import GRANTS, PASSWORD, user, users_file
 from tests.cli.test_streams import Shell
 
 
@@ -151,3 +153,15 @@ def test_write_sends_events_of_a_slow_pipe_at_once(
         program.send_signal(signal.SIGINT)
         assert program.wait(60) == 130
         assert program.stderr.read() == b"wrote 2 events, 20 bytes\n"
+
+
+def test_refused_write_reports_that_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    security = ServerSecurity(users_file=str(users_file(tmp_path / "settings", GRANTS)))
+    with nadi.embedded(tmp_path / "data", security=security) as server:
+        with nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "clicks")
+        for name, value in (("method", "Basic"), ("username", "reader"), ("password", PASSWORD)):
+            monkeypatch.setenv(f"pravega_client_auth_{name}", value)
+        done = Shell(server.controller_uri).run("write", "home", "clicks", stdin=b"one\ntwo\n", code=1)
+    assert done.stderr.startswith("wrote 0 events, 0 bytes\n")

@@ -138,14 +138,14 @@ class Sink:
 
     def end(self) -> int:
         """Count acknowledged events; return the number of events whose outcome is unknown."""
-        from nadi.client.writing.ack import is_stored
+        from nadi.client.writing.ack import is_stored, was_refused
 
         unknown = 0
         while self._pending:
             ack, events, size_bytes = self._pending.popleft()
             if is_stored(ack):
                 self._count(ack, events, size_bytes)
-            else:
+            elif not was_refused(ack):
                 unknown += events
         return unknown
 

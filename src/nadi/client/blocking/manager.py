@@ -22,7 +22,6 @@ from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import Event, events_of
 from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.values import ValueEvent
-from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.defaults import DEFAULT_URI
 from nadi.model.streamcut import StreamCut
 
@@ -108,7 +107,7 @@ class StreamManager(Closing[aio.StreamManager]):
     leader_election = opens(aio.StreamManager.leader_election, classes.LeaderElection)
 
     def create_byte_writer(
-        self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float = ACK_TIMEOUT_S
+        self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float | None = None
     ) -> ByteStreamWriter:
         """Open a file that writes at the current end of a one-segment stream.
 

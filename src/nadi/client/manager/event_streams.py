@@ -20,7 +20,7 @@ from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writing.event_time import WriterTimes, check_writer_id
-from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender, EventWriter
+from nadi.client.writing.sender import EventSender, EventWriter
 from nadi.client.writing.transactions import (
     DEFAULT_LEASE_MS,
     TransactionalEventWriter,
@@ -91,16 +91,17 @@ class EventStreams:
         stream: str,
         *,
         serializer: Serializer[T] | None = None,
-        ack_timeout: float = ACK_TIMEOUT_S,
+        ack_timeout: float | None = None,
         writer_id: str | None = None,
         automatically_note_time: bool = False,
     ) -> EventWriter | ValueWriter[T]:
         """Create a writer of events, or of the serializer's values.
 
-        Events not stored within `ack_timeout` seconds fail. A serializer's schema is registered here:
-        SchemaIncompatibleError if the stream's rule forbids it. writer_id: identifies the writer for event time across
-        restarts, but doesn't prevent duplicates: an unacknowledged event that is written again after a restart may be
-        stored twice. automatically_note_time: note the wall clock's time every five seconds, and at the end.
+        Events not stored within `ack_timeout` seconds fail; None means the client's `timeout`, or 60. A serializer's
+        schema is registered here: SchemaIncompatibleError if the stream's rule forbids it. writer_id: identifies the
+        writer for event time across restarts, but doesn't prevent duplicates: an unacknowledged event that is written
+        again after a restart may be stored twice. automatically_note_time: note the wall clock's time every five
+        seconds, and at the end.
         """
         encode = await self._encoder(scope, stream, serializer)
         if writer_id is not None:
@@ -115,7 +116,7 @@ class EventStreams:
             segments,
             name_of=lambda segment_id: segment_name(scope, stream, segment_id),
             find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
-            ack_timeout_s=ack_timeout,
+            ack_timeout_s=self._stores.ack_timeout_s(ack_timeout),
             blocking=self._blocking,
         )
         continues = writer_id is not None
@@ -141,7 +142,7 @@ class EventStreams:
         serializer: Serializer[T] | None = None,
         writer_id: str | None = None,
         lease_ms: int = DEFAULT_LEASE_MS,
-        ack_timeout: float = ACK_TIMEOUT_S,
+        ack_timeout: float | None = None,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
         """Create a writer of transactions, whose events are added to the stream atomically.
 
@@ -157,7 +158,7 @@ class EventStreams:
             stream,
             writer_id=writer_id,
             lease_ms=lease_ms,
-            ack_timeout_s=ack_timeout,
+            ack_timeout_s=self._stores.ack_timeout_s(ack_timeout),
             blocking=self._blocking,
         )
         self._txn_writers = [*(existing for existing in self._txn_writers if not is_closed(existing)), writer]

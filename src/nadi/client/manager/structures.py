@@ -32,7 +32,6 @@ from nadi.client.state_sync.shared_state import (
 )
 from nadi.client.state_sync.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables.key_value_table import KeyValueTable
-from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.errors import ClosedError, ConflictError, InvalidArgumentError, InvalidStreamCutError, StreamSealedError
 from nadi.limits import INDEX_RECORD_MAX_BYTES
 from nadi.model.streamcut import StreamCut
@@ -42,7 +41,7 @@ from nadi.wire.fields import NO_VERSION
 
 
 async def open_byte_writer(
-    stores: SegmentStores, scope: str, stream: str, ack_timeout_s: float = ACK_TIMEOUT_S
+    stores: SegmentStores, scope: str, stream: str, ack_timeout: float | None = None
 ) -> ByteStreamWriter:
     """Open a writer at the stream's current end; InvalidArgumentError for a stream with a scaling policy."""
     if (await stores.controller.stream_configuration(scope, stream)).scaling.kind != FIXED:
@@ -56,7 +55,7 @@ async def open_byte_writer(
     segment_id = _only(scope, stream, [piece.segment_id for piece in current])
     segment = segment_name(scope, stream, segment_id)
     info = await segment_info(stores, segment)
-    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset, ack_timeout_s)
+    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset, stores.ack_timeout_s(ack_timeout))
 
 
 async def open_byte_reader(
@@ -171,7 +170,7 @@ class Structures:
     # --- byte streams -----------------------------------------------------------------------
 
     async def create_byte_writer(
-        self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S
+        self, scope: str, stream: str, *, ack_timeout: float | None = None
     ) -> ByteStreamWriter:
         """Create a writer of plain bytes at the current end of a one-segment stream.
 
@@ -210,7 +209,7 @@ class Structures:
         fields: Sequence[str],
         *,
         record_size: int | None = None,
-        ack_timeout: float = ACK_TIMEOUT_S,
+        ack_timeout: float | None = None,
     ) -> IndexWriter:
         """Create a writer of records with these fields, at the end of a one-segment stream.
 

@@ -43,6 +43,7 @@ from nadi.wire.append import APPEND_BYTES, append_frame
 from nadi.wire.errors import is_whole
 from nadi.wire.fields import Buffer
 
+ACK_TIMEOUT_S = 60.0
 _SETUP_TIMEOUT_S = 30.0
 
 
@@ -92,6 +93,10 @@ class SegmentStores:
     @property
     def timeout_s(self) -> float:
         return self.controller.timeout_s or DEFAULT_TIMEOUT_S
+
+    def ack_timeout_s(self, chosen: float | None) -> float:
+        """Return the writer's own timeout of acknowledgements; without one the client's, or a minute."""
+        return (self.controller.timeout_s or ACK_TIMEOUT_S) if chosen is None else chosen
 
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
         """Return an open connection to the segment's store; raise UnavailableError if it can't be reached."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 
 from nadi.client.control.arguments import check_timeout
-from nadi.errors import NadiError, RequestTimeoutError
+from nadi.errors import AccessDeniedError, NadiError, RequestTimeoutError
 
 log = logging.getLogger("nadi.client")
 _SETTLING = threading.Lock()  # one lock for all Acks: held only for a few instructions
@@ -128,6 +128,11 @@ class Ack:
             function(self)
         except Exception:
             log.exception("an acknowledgement callback failed")
+
+
+def was_refused(ack: Ack) -> bool:
+    """Return whether the events were refused for lack of permission, so that none of them was stored."""
+    return isinstance(ack._error, AccessDeniedError)
 
 
 def is_stored(ack: Ack) -> bool:

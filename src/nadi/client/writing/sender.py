@@ -27,7 +27,7 @@ from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.process import OwnProcess
 from nadi.client.control.time_limit import TimeLimit
-from nadi.client.segments.stores import SegmentStores
+from nadi.client.segments.stores import ACK_TIMEOUT_S, SegmentStores
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import (
     CACHED_KEYS,
@@ -123,7 +123,6 @@ class EventWriter(Writing):
         return self._sender.write_event(event, routing_key)
 
 
-ACK_TIMEOUT_S = 60.0
 _OVERDUE_CHECK_S = 1.0
 _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # for the fast path

@@ -18,11 +18,11 @@ from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.info import was_recreated
-from nadi.client.segments.stores import SegmentStores
+from nadi.client.segments.stores import ACK_TIMEOUT_S, SegmentStores
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Events, RoutingKeys
 from nadi.client.writing.event_time import check_time, leave
-from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
+from nadi.client.writing.sender import EventSender
 from nadi.errors import (
     ClosedError,
     EpochExpiredError,

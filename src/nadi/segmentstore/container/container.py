@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -49,6 +49,7 @@ from nadi.segmentstore.state.operations import Delete
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.blob_files import BlobFiles, run_name
 from nadi.segmentstore.tier1.log import ALL, DurableLog
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
@@ -532,11 +533,13 @@ async def note_missing(container: Container, chunks: ChunkStore) -> None:
         except UnavailableError as error:
             log.warning("container %d: %s; reads fail if a chunk is missing", container.number, error)
     for record in in_memory.values():
-        _set_aside(container, record, (extent for extent in record.extents if _is_missing(container, extent, sizes)))
+        lost = [extent for extent in record.extents if _is_missing(container, extent, sizes)]
+        _set_aside(container, record, lost, sizes or {})
     for segment, offsets in missing.items():
         record_of = state.by_id(segment)
         if record_of is not None:
-            _set_aside(container, record_of, (extent for extent in record_of.extents if extent.offset in offsets))
+            lost = [extent for extent in record_of.extents if extent.offset in offsets]
+            _set_aside(container, record_of, lost, sizes or {})
 
 
 def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | None) -> bool:
@@ -550,12 +553,16 @@ def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | No
     return extent.aside or not container.log.has(address, end)
 
 
-def _set_aside(container: Container, record: SegmentRecord, extents: Iterable[Extent]) -> None:
+def _set_aside(
+    container: Container, record: SegmentRecord, extents: Iterable[Extent], chunk_sizes: Mapping[str, int]
+) -> None:
     for extent in extents:
         container.state.set_aside(extent)
         reason = f"chunk {extent.chunk} is missing or too short"
+        # whole blocks before the end of a truncated chunk can be verified, and are readable
+        begin = extent.offset + chunk_sizes.get(extent.chunk, 0) // BLOCK_BYTES * BLOCK_BYTES
         if extent.frame is not None:
             assert extent.frame.address is not None
             file = f"{run_name(extent.run)} beside" if extent.run else f"{extent.frame.address.file} of"
             reason = f"file {file} the log is missing, too short, or damaged at these bytes"
-        container.damage.note(DamagedDataError(record.name, extent.offset, extent.end, reason))
+        container.damage.note(DamagedDataError(record.name, begin, extent.end, reason))
