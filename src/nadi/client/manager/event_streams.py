@@ -282,7 +282,8 @@ class EventStreams:
     def read_segment_range(
         self, segment: str, start: int, end: int, *, on_damage: OnDamage = RAISE
     ) -> AsyncIterator[EventBlock]:
-        """Iterate over the events of one segment between two event boundaries, in blocks.
+        """Iterate over the events of one segment between two event boundaries, in blocks; wait for those that aren't
+        written yet.
 
         on_damage: at damaged data, "raise" ends with a DamagedDataError, "skip" logs the damage and continues after it.
         """
