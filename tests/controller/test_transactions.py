@@ -533,6 +533,31 @@ async def test_create_all_that_fails_leaves_nothing() -> None:
         assert not any("#transaction" in name for name in store.segments)
 
 
+async def test_transactions_of_a_cancelled_caller_end_with_their_leases() -> None:
+    release = asyncio.Event()
+
+    async def hold(command: Command) -> None:
+        if isinstance(command, wire.UpdateTableEntries):
+            await release.wait()
+
+    async with with_stream(2) as (controller, store, clock):
+        await controller.transactions.create(STREAM, LEASE)
+        store.before = hold
+        creating = asyncio.create_task(controller.transactions.create_all(STREAM, [LEASE] * 3))
+        await settle()
+        creating.cancel()
+        await settle()
+        release.set()
+        await settle()
+        assert len(controller.transactions.leases) == 4
+        await clock.advance(LEASE + 10_000)
+
+        async def are_gone() -> bool:
+            return not [key async for key, _ in controller.transactions.table.scan()]
+
+        await until(are_gone)
+
+
 async def test_commit_each_decides_by_one_change_and_returns_the_lost() -> None:
     async with with_stream(2) as (controller, store, _):
         ids = await begun(controller, store, 4)

@@ -295,9 +295,10 @@ class CombinedCalls(Generic[Item, Result]):
         except UnsupportedCallError:
             self._is_supported = False
             return await self._alone(item)
-        finally:
+        except asyncio.CancelledError:
             if self._sending is not None and self._sent and all(sent.done() for _, sent in self._sent):
                 self._sending.cancel()  # no caller waits for the answer any more
+            raise
 
     def _send_next(self, _: object = None) -> None:
         self._sent, self._sending = [], None

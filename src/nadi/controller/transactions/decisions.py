@@ -107,9 +107,7 @@ class Transactions:
             )
             for lease_ms in leases_ms
         ]
-        put = [(f"{name.key}/{text}", record, ABSENT) for text, record in zip(texts, records, strict=True)]
-        for text, stored in zip(texts, await self.table.put_all(put), strict=True):
-            self.leases.hold(name, text, stored)
+        await self._flow.tasks.run_to_completion(self._record(name, texts, records))
         ranges = tuple(EpochSegment(copy_id(s.id, stream.reference), s.low, s.high) for s in stream.segments)
         parents = [name.segment(s.id) for s in ranges]
         segments = [transaction_segment_name(parent, txn_id) for txn_id in txn_ids for parent in parents]
@@ -126,6 +124,12 @@ class Transactions:
                 self._flow.tasks.spawn(self._abandon(name, txn_ids, segments))
             raise
         return BegunTransactions(txn_ids, ranges)
+
+    async def _record(self, name: StreamName, texts: Sequence[str], records: Sequence[TransactionRecord]) -> None:
+        """Store new transactions, whose leases run from now on."""
+        put = [(f"{name.key}/{text}", record, ABSENT) for text, record in zip(texts, records, strict=True)]
+        for text, stored in zip(texts, await self.table.put_all(put), strict=True):
+            self.leases.hold(name, text, stored)
 
     async def _abandon(self, name: StreamName, txn_ids: Sequence[int], segments: Sequence[str]) -> None:
         for txn_id in txn_ids:
