@@ -252,7 +252,7 @@ async def test_waiting_call_has_a_limit_and_leaves_nothing_when_its_caller_disco
         leases = controller.transactions.leases
         begun = await controller.transactions.create(StreamName(INFO.scope, INFO.stream), 90_000)
         wait = transactions_pb2.AwaitTransactionsRequest(
-            scope=INFO.scope, stream=INFO.stream, transactions=[begun.txn_id.to_bytes(16)], waitMs=60_000
+            scope=INFO.scope, stream=INFO.stream, transactions=[begun.txn_id.to_bytes(16)], waitMs=600_000
         )
         monkeypatch.setattr("nadi.controller.grpc.service.TXN_WAIT_S", 60.0)
         waiting: asyncio.Future[Any] = asyncio.ensure_future(call("awaitTransactions", wait))
