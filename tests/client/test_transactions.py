@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from nadi.client.aio import StreamManager
+from nadi.client.control.calls import UnsupportedCallError
+from nadi.client.control.controller import ControllerClient
 from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
 from nadi.errors import (
     NadiError,
@@ -257,3 +260,16 @@ async def test_callers_that_wait_for_the_same_location_share_its_error() -> None
         controller.failure = None
         await stores.connection(segment)
         assert controller.asked.count("getURI") == 1
+
+
+async def test_server_without_the_calls_is_recognised() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = ControllerClient(f"127.0.0.1:{port}")
+    try:
+        with pytest.raises(UnsupportedCallError):
+            await client.begin_transactions("sc", "st", [90_000])
+    finally:
+        await client.close()
+        await server.stop(None)
