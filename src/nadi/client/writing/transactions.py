@@ -273,7 +273,7 @@ class CombinedCalls(Generic[Item, Result]):
 
     def __init__(
         self,
-        send: Callable[[Sequence[Item]], Awaitable[Sequence[Result | NadiError | None]]],
+        send: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception | None]]],
         alone: Callable[[Item], Awaitable[Result]],
         unclaimed: Callable[[Result], None] = lambda _: None,
     ) -> None:
@@ -313,12 +313,12 @@ class CombinedCalls(Generic[Item, Result]):
                 self._sent.append((item, future))
         if not self._sent:
             return
-        results: Sequence[Result | NadiError | None]
+        results: Sequence[Result | Exception | None]
         try:
             results = await self._send([item for item, _ in self._sent])
-        except NadiError as error:
+        except Exception as error:
             results = [error] * len(self._sent)
-        except BaseException:
+        except asyncio.CancelledError:
             for _, future in self._sent:
                 future.cancel()
             raise
@@ -326,7 +326,7 @@ class CombinedCalls(Generic[Item, Result]):
         for (item, future), result in zip(self._sent, results, strict=True):
             if result is None:
                 again.append((item, future))
-            elif isinstance(result, NadiError):
+            elif isinstance(result, Exception):
                 if not future.done():
                     future.set_exception(result)
             elif future.done():
@@ -455,7 +455,7 @@ class TransactionWriter(Closing, Generic[Own]):
         aborting.add_done_callback(self._aborting.discard)
         aborting.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def _commit_all(self, commits: Sequence[TimedCommit]) -> list[NadiError | bool]:
+    async def _commit_all(self, commits: Sequence[TimedCommit]) -> list[Exception | bool]:
         controller, times = self._stores.controller, dict(commits)
         lost = await controller.commit_transactions(self.scope, self.stream, times, self._writer_id)
         return [TransactionNotFoundError(str(txn_id)) if txn_id in lost else True for txn_id, _ in commits]

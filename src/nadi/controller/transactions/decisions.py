@@ -360,7 +360,6 @@ class Transactions:
     async def await_any(self, name: StreamName, txn_ids: Sequence[int], limit_s: float) -> list[TxnState | None]:
         """Wait until one of the transactions has ended, at most `limit_s`; return the state of each, None if it is
         unknown or long finished."""
-        await self._flow.metadata.stream(name)
         texts = set(map(txn_text, txn_ids))
         await self.leases.wait(name, lambda: not self.leases.of(name).keys() >= texts, limit_s)
         states: list[TxnState | None] = []
