@@ -20,7 +20,7 @@ import pytest
 
 import nadi
 from nadi import shutdown
-from nadi.client import StreamManager
+from nadi.client import StreamManager, aio
 from nadi.cluster import node
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.config import ServerConfig
@@ -42,6 +42,8 @@ from nadi.shutdown import ShutdownSteps, end_within
 from nadi.standalone import assembly, clustered, server
 from nadi.standalone.clustered import ClusterServer
 from nadi.standalone.server import Server
+from nadi.wire.rpc import transactions_pb2
+from tests.controller.rpc import calls
 from tests.support.waiting import until, until_async
 
 SHORT_S = 0.2
@@ -217,6 +219,26 @@ async def test_folder_server_always_stops(
     await stop(one.controller)
     await close(one.store)
     await doors.really_stop()
+
+
+async def test_stopping_server_answers_the_calls_that_wait_for_transactions(tmp_path: Path) -> None:
+    own = Server(ServerConfig(data=tmp_path, store_port=0, port=0))
+    await own.start()
+    async with (
+        aio.StreamManager(own.controller_uri) as manager,
+        calls(own.controller_uri.removeprefix("tcp://")) as call,
+    ):
+        await manager.create_scope("sc")
+        await manager.create_stream("sc", "st")
+        txn = await (await manager.create_transaction_writer("sc", "st")).begin_txn()
+        request = transactions_pb2.AwaitTransactionsRequest(
+            scope="sc", stream="st", transactions=[txn.txn_id.bytes], waitMs=60_000
+        )
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(call("awaitTransactions", request))
+        await until_async(lambda: own.controller.transactions.leases._waits)
+        stopping = asyncio.create_task(own.stop())
+        assert (await waiting).states == [transactions_pb2.TransactionStates.UNFINISHED]
+    await stopping
 
 
 async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

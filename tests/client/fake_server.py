@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from nadi.client.control.calls import UnsupportedCallError
 from nadi.client.control.controller import ControllerClient
 from nadi.errors import DamagedDataError, InvalidStreamCutError, NotFoundError
 from nadi.model.frontier import check_legal
@@ -188,7 +189,7 @@ class FakeStream:
 
 
 class FakeController(ControllerClient):
-    """A controller that answers in memory. asked: the RPCs that were called."""
+    """A controller that answers in memory, with Pravega's RPCs alone. asked: the RPCs that were called."""
 
     def __init__(self, store: FakeStore) -> None:
         super().__init__("fake:1")
@@ -224,7 +225,10 @@ class FakeController(ControllerClient):
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
         await asyncio.sleep(0)
         self.asked.append(rpc)
-        return getattr(self, f"_{rpc}")(request)
+        answer = getattr(self, f"_{rpc}", None)
+        if answer is None:
+            raise UnsupportedCallError(f"a server of Pravega has no {rpc}")
+        return answer(request)
 
     def _stream(self, info: pb.StreamInfo) -> FakeStream:
         stream = self.streams.get((info.scope, info.stream))

@@ -19,12 +19,14 @@ from google.protobuf import descriptor_pb2
 import nadi.wire.rpc
 from nadi.controller.engine import workflows
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
+from nadi.controller.state.metadata import StreamName
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2, reports_pb2, transactions_pb2
 from nadi.wire.rpc.service import METHODS, path
+from tests.support.waiting import until_async
 
 from .fake_store import FakeStore
 from .rpc import Call, code_of, served
@@ -215,6 +217,51 @@ async def test_transactions() -> None:
         assert (await call("abortTransaction", unknown)).status == pb.TxnStatus.STREAM_NOT_FOUND
         short = pb.CreateTxnRequest(streamInfo=INFO, lease=1)
         assert await code_of(call("createTransaction", short)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_several_transactions_by_one_call() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call)
+        stream = {"scope": INFO.scope, "stream": INFO.stream}
+        request = transactions_pb2.BeginTransactionsRequest(**stream, leasesMs=[90_000, 90_000])
+        begun = await call("beginTransactions", request)
+        assert [(piece.segment, piece.low, piece.high) for piece in begun.segments] == [(0, 0.0, 0.5), (1, 0.5, 1.0)]
+        first, second = begun.transactions
+        unknown = (12345).to_bytes(16)
+        kind = transactions_pb2.CommitTransactionsRequest
+        commit = kind(**stream, transactions=[kind.Transaction(id=i) for i in (first, unknown)], writerId="7")
+        committed = await call("commitTransactions", commit)
+        assert (committed.status, list(committed.lost)) == (committed.SUCCESS, [unknown])
+        wait = transactions_pb2.AwaitTransactionsRequest(**stream, transactions=[first], waitMs=60_000)
+        states = transactions_pb2.TransactionStates
+        assert (await call("awaitTransactions", wait)).states == [states.COMMITTED]
+        wait.transactions[:] = [second, unknown]
+        assert (await call("awaitTransactions", wait)).states == [states.UNFINISHED, states.UNKNOWN]
+        for odd in (commit, wait, request):
+            odd.stream = "none"
+        assert (await call("commitTransactions", commit)).status == committed.STREAM_NOT_FOUND
+        assert (await call("awaitTransactions", wait)).states == [states.UNKNOWN] * 2
+        assert await code_of(call("beginTransactions", request)) is grpc.StatusCode.NOT_FOUND
+
+
+async def test_waiting_call_has_a_limit_and_leaves_nothing_when_its_caller_disconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as (call, _store, controller):
+        await prepare(call)
+        leases = controller.transactions.leases
+        begun = await controller.transactions.create(StreamName(INFO.scope, INFO.stream), 90_000)
+        wait = transactions_pb2.AwaitTransactionsRequest(
+            scope=INFO.scope, stream=INFO.stream, transactions=[begun.txn_id.to_bytes(16)], waitMs=600_000
+        )
+        monkeypatch.setattr("nadi.controller.grpc.service.TXN_WAIT_S", 60.0)
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(call("awaitTransactions", wait))
+        await until_async(lambda: leases._waits)
+        waiting.cancel()
+        await until_async(lambda: not leases._waits)
+        monkeypatch.setattr("nadi.controller.grpc.service.TXN_WAIT_S", 0.05)
+        reply = await call("awaitTransactions", wait)
+        assert reply.states == [transactions_pb2.TransactionStates.UNFINISHED]
 
 
 async def test_no_rpc_answers_unknown() -> None:

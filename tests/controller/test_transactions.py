@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -401,3 +403,205 @@ async def test_controller_killed_at_any_command_commits_all_or_none() -> None:
             await merged(controller, ids)
             assert store.data(STREAM.segment(0)) == b"0.1.2."
     assert ends == {TxnState.OPEN, TxnState.COMMITTED}
+
+
+# --- several by one call, and calls that wait -------------------------------------------------------
+
+
+@asynccontextmanager
+async def held_merges() -> AsyncIterator[tuple[Controller, FakeStore, asyncio.Event]]:
+    """Start a controller with a stream, which merges nothing until the event is set."""
+    release = asyncio.Event()
+
+    async def hold(command: Command) -> None:
+        if isinstance(command, wire.MergeSegmentsBatch):
+            await release.wait()
+
+    async with with_stream(2) as (controller, store, _):
+        store.before = hold
+        try:
+            yield controller, store, release
+        finally:
+            release.set()
+
+
+def waits(controller: Controller) -> int:
+    return sum(map(len, controller.transactions.leases._waits.values()))
+
+
+async def test_find_commit_waits_for_the_merge() -> None:
+    async with held_merges() as (controller, store, release):
+        ids = await begun(controller, store, 3)
+        await controller.transactions.commit_together(STREAM, ids)
+        finding = asyncio.create_task(controller.transactions.find_commit(STREAM, ids, 60.0))
+        await settle()
+        assert not finding.done()
+        release.set()
+        async with asyncio.timeout(20):
+            commit = await finding
+        assert commit.is_merged
+        assert commit.cut == {0: 6, 1: 6}
+        assert waits(controller) == 0
+
+
+async def test_wait_ends_at_its_limit() -> None:
+    async with held_merges() as (controller, store, _):
+        ids = await begun(controller, store, 1)
+        await controller.transactions.commit(STREAM, ids[0])
+        assert not (await controller.transactions.find_commit(STREAM, ids, 0.02)).is_merged
+        assert await controller.transactions.await_any(STREAM, ids, 0.02) == [TxnState.COMMITTING]
+        assert waits(controller) == 0
+
+
+async def test_stopping_controller_answers_waiting_calls_at_once() -> None:
+    async with held_merges() as (controller, store, _):
+        ids = await begun(controller, store, 2)
+        await controller.transactions.commit_together(STREAM, ids)
+        finding = asyncio.create_task(controller.transactions.find_commit(STREAM, ids, 60.0))
+        waiting = asyncio.create_task(controller.transactions.await_any(STREAM, ids, 60.0))
+        await settle()
+        assert waits(controller) == 2
+        controller.end_waits()
+        async with asyncio.timeout(5):
+            assert not (await finding).is_merged
+            assert await waiting == [TxnState.COMMITTING] * 2
+            assert not (await controller.transactions.find_commit(STREAM, ids, 60.0)).is_merged
+
+
+async def test_await_any_returns_when_one_has_ended() -> None:
+    async with held_merges() as (controller, store, _):
+        ids = await begun(controller, store, 3)
+        await controller.transactions.commit(STREAM, ids[0])
+        waiting = asyncio.create_task(controller.transactions.await_any(STREAM, ids, 60.0))
+        await settle()
+        assert not waiting.done()
+        async with asyncio.timeout(20):
+            await controller.transactions.abort(STREAM, ids[1])
+            assert await waiting == [TxnState.COMMITTING, TxnState.ABORTED, TxnState.OPEN]
+            assert await controller.transactions.await_any(STREAM, [ids[0], 12345], 60.0) == [TxnState.COMMITTING, None]
+
+
+def updates(store: FakeStore) -> list[int]:
+    """Return how many records each change of the table of transactions put."""
+    return [
+        len(command.entries)
+        for command in store.log
+        if isinstance(command, wire.UpdateTableEntries) and command.segment.endswith("_tables/transactions")
+    ]
+
+
+async def test_create_all_stores_all_records_by_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with with_stream(2) as (controller, store, _):
+        await controller.transactions.create(STREAM, LEASE)  # reserves numbers
+        store.log.clear()
+        begun_all = await controller.transactions.create_all(STREAM, [LEASE, LEASE + 1, LEASE])
+        assert updates(store) == [3]
+        assert len(set(begun_all.txn_ids)) == 3
+        reads = [command for command in store.log if isinstance(command, wire.ReadTable)]
+        assert len(reads) == 1, "the stream is read again once"
+        for txn_id in begun_all.txn_ids:
+            for piece in begun_all.ranges:
+                assert transaction_segment_name(STREAM.segment(piece.id), txn_id) in store.segments
+        leases = [live.record.value.lease_ms for live in controller.transactions.leases.of(STREAM).values()]
+        assert sorted(leases) == [LEASE, LEASE, LEASE, LEASE + 1]
+        monkeypatch.setattr("nadi.limits.TXN_BEGIN_SEGMENTS", 5)
+        assert len((await controller.transactions.create_all(STREAM, [LEASE] * 3)).txn_ids) == 2
+        monkeypatch.setattr("nadi.limits.TXN_BEGIN_SEGMENTS", 1)
+        assert len((await controller.transactions.create_all(STREAM, [LEASE] * 3)).txn_ids) == 1
+        for wrong in ([], [LEASE] * (TXN_BATCH_MAX + 1), [LEASE, TXN_LEASE_MAX_MS + 1]):
+            with pytest.raises(InvalidArgumentError):
+                await controller.transactions.create_all(STREAM, wrong)
+
+
+async def test_create_all_that_fails_leaves_nothing() -> None:
+    async with with_stream(2) as (controller, store, _):
+
+        async def fail(command: Command) -> None:
+            if isinstance(command, wire.CreateSegment) and "#transaction" in command.segment:
+                raise StreamSealedError("home/meters")
+
+        store.before = fail
+        with pytest.raises(StreamSealedError):
+            await controller.transactions.create_all(STREAM, [LEASE] * 3)
+        store.before = None
+
+        async def are_gone() -> bool:
+            return not len(controller.transactions.leases)
+
+        await until(are_gone)
+        assert not any("#transaction" in name for name in store.segments)
+
+
+async def test_transactions_of_a_cancelled_caller_end_with_their_leases() -> None:
+    release = asyncio.Event()
+
+    async def hold(command: Command) -> None:
+        if isinstance(command, wire.UpdateTableEntries):
+            await release.wait()
+
+    async with with_stream(2) as (controller, store, clock):
+        await controller.transactions.create(STREAM, LEASE)
+        store.before = hold
+        creating = asyncio.create_task(controller.transactions.create_all(STREAM, [LEASE] * 3))
+        await settle()
+        creating.cancel()
+        await settle()
+        release.set()
+        await settle()
+        assert len(controller.transactions.leases) == 4
+        await clock.advance(LEASE + 10_000)
+
+        async def are_gone() -> bool:
+            return not [key async for key, _ in controller.transactions.table.scan()]
+
+        await until(are_gone)
+
+
+async def test_commit_each_decides_by_one_change_and_returns_the_lost() -> None:
+    async with with_stream(2) as (controller, store, _):
+        ids = await begun(controller, store, 4)
+        await controller.transactions.abort(STREAM, ids[1])
+        await controller.transactions.commit(STREAM, ids[3])
+        await merged(controller, ids[3:])
+        store.log.clear()
+        times = dict.fromkeys([ids[2], ids[1], ids[0], ids[3], 12345], None)
+        assert await controller.transactions.commit_each(STREAM, times) == [ids[1], 12345]
+        assert updates(store) == [2]
+        await merged(controller, [ids[0], ids[2]])
+        assert store.data(STREAM.segment(0)) == b"3.2.0.", "in the order of the call"
+        with pytest.raises(StreamNotFoundError):
+            await controller.transactions.commit_each(OTHER, {1: None})
+
+
+async def test_commit_each_commits_the_others_if_one_changes_meanwhile() -> None:
+    async with with_stream(2) as (controller, store, _):
+        ids = await begun(controller, store, 3)
+
+        async def abort(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and len(command.entries) == 3:
+                store.before = None
+                await controller.transactions.abort(STREAM, ids[1])
+
+        store.before = abort
+        assert await controller.transactions.commit_each(STREAM, dict.fromkeys(ids)) == [ids[1]]
+        await merged(controller, [ids[0], ids[2]])
+        assert store.data(STREAM.segment(0)) == b"0.2."
+
+
+async def test_controller_killed_during_commit_each_commits_in_order() -> None:
+    for number in range(25):
+        store = FakeStore()
+        async with running(store) as controller:
+            await controller.create_scope(STREAM.scope)
+            await controller.create_stream(STREAM, StreamConfigRecord(min_segments=2))
+            ids = await begun(controller, store, 3)
+            store.die_at(number)
+            dying = asyncio.create_task(controller.transactions.commit_each(STREAM, dict.fromkeys(ids)))
+            await settle(300)
+            dying.cancel()
+            await asyncio.gather(dying, return_exceptions=True)
+        store.revive()
+        async with running(store) as controller:
+            await controller.transactions.commit_each(STREAM, dict.fromkeys(ids))
+            await merged(controller, ids)
+            assert store.data(STREAM.segment(1)) == b"0.1.2.", f"died at {number}"

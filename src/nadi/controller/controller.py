@@ -115,8 +115,13 @@ class Controller:
     def unfinished(self) -> dict[str, int]:
         return {"workflows": self._flow.pending_count, "transactions": len(self.transactions.leases)}
 
+    def end_waits(self) -> None:
+        """Answer the calls that wait for the end of transactions at once, before the controller stops."""
+        self.transactions.leases.end_waits()
+
     async def stop(self) -> None:
         """Cancel all background tasks; the next start resumes their work."""
+        self.end_waits()
         await self._tasks.close()
 
     async def create_scope(self, scope: str) -> None:

@@ -12,7 +12,6 @@ query knows the last one, and continues after it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from uuid import UUID
@@ -39,7 +38,6 @@ from nadi.spark.ledger import ledger
 from nadi.spark.options.parsed import WriteOptions
 
 _COMMIT_TIMEOUT_S = 120.0
-_FIRST_POLL_S = 0.001  # a small batch is merged within milliseconds
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -260,11 +258,7 @@ async def commit_all(
     cut: StreamCut | None = None
     async with TimeLimit(_COMMIT_TIMEOUT_S, lambda: late):
         for group in groups:
-            pause_s = _FIRST_POLL_S
-            while not (result := await controller.find_commit(scope, stream, group))[0]:
-                await asyncio.sleep(min(pause_s, options.poll_s))
-                pause_s *= 2
-            cut = result[1]
+            cut = await controller.await_commit(scope, stream, group, longest_pause_s=options.poll_s)
     return cut
 
 

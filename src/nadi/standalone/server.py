@@ -84,6 +84,7 @@ class Server(ServerAssembly):
             return add_controller(rpc, self.controller, access)
 
         await self._listen_rpc(parts, config.port, add)
+        parts.callback(self.controller.end_waits)  # before the gRPC port closes, which waits for the calls under way
         for rest in self._rests:  # stop before the controller, which answers requests under way
             parts.step("the REST port", rest.stop, STOP_PORT_S)
         index = OwnClients(PAGE_ANSWER_S, self._door("" if tokens is None else tokens.master()))

@@ -42,6 +42,10 @@ _WARN_AFTER_S = 0.5  # log a warning once the controller was unreachable for thi
 _Reply = TypeVar("_Reply")
 
 
+class UnsupportedCallError(NadiError):
+    """The controller doesn't have the RPC."""
+
+
 class ControllerCalls:
     """One controller, at `address` (host:port). timeout_s: replaces the timeout of every call."""
 
@@ -178,7 +182,9 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return AlreadyExistsError("object", text)
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return NadiError(f"the controller at {address} does not support {rpc}: it is an older version, or not nadi")
+        return UnsupportedCallError(
+            f"the controller at {address} does not support {rpc}: it is an older version, or not nadi"
+        )
     if code == grpc.StatusCode.CANCELLED:
         return UnavailableError(f"the controller at {address} cancelled {rpc}: it is shutting down")
     return NadiError(f"{text} ({code.name})")

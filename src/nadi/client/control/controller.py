@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from nadi.client.control.calls import ControllerCalls
+from nadi.backoff import Backoff
+from nadi.client.control.calls import DEFAULT_TIMEOUT_S, ControllerCalls
 from nadi.client.control.policy import (
     KeyValueTableConfiguration,
     RetentionPolicy,
     ScalingPolicy,
     StreamConfiguration,
 )
+from nadi.client.control.security import Security
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -39,7 +43,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import PREFIXED_NAME_MAX_CHARS
+from nadi.limits import PREFIXED_NAME_MAX_CHARS, RPC_STREAMS_MAX, TXN_WAIT_S
 from nadi.model.event_time import EventTime
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
@@ -159,6 +163,11 @@ _Record = TypeVar("_Record")
 
 class ControllerClient(ControllerCalls):
     """Typed client of one controller."""
+
+    def __init__(self, address: str, security: Security | None = None, timeout_s: float | None = None) -> None:
+        super().__init__(address, security, timeout_s)
+        self._waits = asyncio.Semaphore(RPC_STREAMS_MAX // 2)  # so that waiting calls leave capacity for others
+        self._wait_ms = round(min(TXN_WAIT_S, (timeout_s or DEFAULT_TIMEOUT_S) / 2) * 1000)
 
     # --- scopes -----------------------------------------------------------------------------
 
@@ -390,18 +399,71 @@ class ControllerClient(ControllerCalls):
         if reply.status != reply.SUCCESS:
             raise TransactionFailedError(f"{reply.reason}: none of the {len(txn_ids)} transactions was committed")
 
-    async def find_commit(self, scope: str, stream: str, txn_ids: Sequence[UUID]) -> tuple[bool, StreamCut | None]:
+    async def await_commit(
+        self, scope: str, stream: str, txn_ids: Sequence[UUID], *, longest_pause_s: float = 1.0
+    ) -> StreamCut | None:
+        """Wait until readers can see all events of the committed transactions; see `find_commit`. longest_pause_s:
+        between two calls, for servers that answer at once."""
+        backoff = Backoff(longest_s=longest_pause_s)
+        while not (commit := await self.find_commit(scope, stream, txn_ids, wait=True))[0]:
+            await backoff.pause()
+        return commit[1]
+
+    async def find_commit(
+        self, scope: str, stream: str, txn_ids: Sequence[UUID], *, wait: bool = False
+    ) -> tuple[bool, StreamCut | None]:
         """Return whether readers can see all events of the committed transactions, and a cut behind these events if the
-        transactions were committed together. Raises TransactionFailedError if one isn't committed."""
+        transactions were committed together. Raises TransactionFailedError if one isn't committed. wait: let the server
+        wait some seconds until they can."""
         request = together.FindCommitRequest(
             scope=scope, stream=stream, transactions=[txn_id.bytes for txn_id in txn_ids]
         )
-        reply = await self.call("findCommit", request, together.Commit)
+        if wait:
+            request.waitMs = self._wait_ms
+        async with self._waits if wait else nullcontext():
+            reply = await self.call("findCommit", request, together.Commit)
         if reply.status == reply.STREAM_NOT_FOUND:
             raise StreamNotFoundError(scope, stream)
         if reply.status == reply.FAILED:
             raise TransactionFailedError(reply.reason)
         return reply.status == reply.MERGED, StreamCut(scope, stream, dict(reply.cut)) if reply.cut else None
+
+    async def begin_transactions(
+        self, scope: str, stream: str, leases_ms: Sequence[int]
+    ) -> tuple[list[UUID], list[SegmentRange]]:
+        """Begin transactions with these leases, or only the first of them, as the server decides; return their ids, and
+        the segments of each. This and the next two raise UnsupportedCallError on servers other than nadi's."""
+        request = together.BeginTransactionsRequest(scope=scope, stream=stream, leasesMs=leases_ms)
+        reply = await self.stream_call("beginTransactions", scope, stream, request, together.BegunTransactions)
+        ranges = [SegmentRange(piece.segment, piece.low, piece.high) for piece in reply.segments]
+        return [UUID(bytes=txn_id) for txn_id in reply.transactions], sorted(ranges, key=lambda r: r.low)
+
+    async def commit_transactions(
+        self, scope: str, stream: str, times: Mapping[UUID, int | None], writer_id: str
+    ) -> set[UUID]:
+        """Commit each transaction by itself; return those that can't be. times: the time to note with each."""
+        kind = together.CommitTransactionsRequest.Transaction
+        transactions = [kind(id=txn_id.bytes, timestamp=time) for txn_id, time in times.items()]
+        request = together.CommitTransactionsRequest(
+            scope=scope, stream=stream, transactions=transactions, writerId=writer_id
+        )
+        reply = await self.call("commitTransactions", request, together.CommitTransactionsStatus)
+        if reply.status == reply.STREAM_NOT_FOUND:
+            raise StreamNotFoundError(scope, stream)
+        return {UUID(bytes=txn_id) for txn_id in reply.lost}
+
+    async def await_transactions(self, scope: str, stream: str, txn_ids: Sequence[UUID]) -> list[str]:
+        """Wait some seconds until one of the transactions has ended; return the state of each: UNFINISHED, COMMITTED,
+        ABORTED, or UNKNOWN."""
+        request = together.AwaitTransactionsRequest(
+            scope=scope,
+            stream=stream,
+            transactions=[txn_id.bytes for txn_id in txn_ids],
+            waitMs=self._wait_ms,
+        )
+        async with self._waits:
+            reply = await self.stream_call("awaitTransactions", scope, stream, request, together.TransactionStates)
+        return [together.TransactionStates.State.Name(state) for state in reply.states]
 
     async def abort_transaction(self, scope: str, stream: str, txn_id: UUID) -> None:
         request = txn_message(scope, stream, txn_id)

@@ -12,6 +12,7 @@ resends later appends.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client.control.calls import DEFAULT_TIMEOUT_S
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.time_limit import TimeLimit
+from nadi.client.control.time_limit import TimeLimit, is_cancelled
 from nadi.client.segments.connection import TWO_WRITERS, AppendSession, Connections, Endpoint, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeyReports
 from nadi.client.segments.tokens import DelegationTokens
@@ -84,6 +85,7 @@ class SegmentStores:
         tls, closed = controller.security.ssl_context(), "this client, or this reader, was closed"
         self._connections = Connections(_CONNECT_TIMEOUT_S, tls, closed)
         self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
+        self._locating: dict[str, asyncio.Task[tuple[str, int]]] = {}
         self.trouble: NadiError | None = None  # error of the last request, until a request succeeds
 
     def waits_for(self) -> NadiError | None:
@@ -102,17 +104,32 @@ class SegmentStores:
         """Return an open connection to the segment's store; raise UnavailableError if it can't be reached."""
         if self._connections.is_closed:
             raise ClosedError("this client was closed")
-        key = container_key(segment)
-        endpoint = self._endpoints.get(key)
-        if endpoint is None:
-            endpoint = Endpoint(*await self.controller.segment_endpoint(segment))
-            self._endpoints[key] = endpoint
+        endpoint = self._endpoints.get(container_key(segment)) or await self._locate(segment)
         try:
             return await self._connections.at(endpoint, max(self.timeout_s, 1.0), purpose)
         except UnavailableError as error:
             self.trouble = error
             self.forget(segment)
             raise
+
+    async def _locate(self, segment: str) -> Endpoint:
+        """Return the segment's location from the controller, by one call for all callers that need it now."""
+        key = container_key(segment)
+        task = self._locating.get(key)
+        if task is None:
+            task = self._locating[key] = asyncio.create_task(self.controller.segment_endpoint(segment))
+            task.add_done_callback(lambda done: self._located(key, done))
+        try:
+            return Endpoint(*await asyncio.shield(task))
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise ClosedError("this client was closed") from None
+
+    def _located(self, key: str, task: asyncio.Task[tuple[str, int]]) -> None:
+        del self._locating[key]
+        if not task.cancelled() and task.exception() is None:
+            self._endpoints[key] = Endpoint(*task.result())
 
     def forget(self, segment: str) -> None:
         """Discard the cached location and token of `segment`."""
@@ -176,6 +193,8 @@ class SegmentStores:
 
     def close(self) -> None:
         self.tokens.close()
+        for task in self._locating.values():
+            task.cancel()
         self._connections.close()
 
 

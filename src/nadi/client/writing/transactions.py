@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
+from nadi.backoff import Backoff
 from nadi.client.control.arguments import check_ack_timeout, checked
+from nadi.client.control.calls import UnsupportedCallError
 from nadi.client.control.closing import Closing
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.info import was_recreated
@@ -39,8 +42,13 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name, transaction_segment_name
 
 Own = TypeVar("Own", bound="OpenTransaction")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Begun = tuple[UUID, list[SegmentRange]]
+TimedCommit = tuple[UUID, int | None]  # with the time to note, if any
 DEFAULT_LEASE_MS = 90_000
-_STATE_PAUSE_S = 0.02
+_UNFINISHED = "UNFINISHED"
+_STATE_PAUSE_S, _STATE_PAUSE_MAX_S = 0.02, 0.5
 _ABORT_ON_ERROR_TIMEOUT_S = 5.0  # how long an exception such as Ctrl-C waits for the abort
 _BEGIN_ANOTHER = "begin another transaction and write the events again"
 
@@ -123,14 +131,11 @@ class OpenTransaction:
         async with self._within(timeout, "committed"):
             if sender is not None:
                 await sender.flush()
-            commit = owner._stores.controller.commit_transaction(
-                owner.scope, owner.stream, self.txn_id, owner._writer_id, timestamp_ms
-            )
-            await self._decide(commit, _BEGIN_ANOTHER)
+            await self._decide(owner._commits.call((self.txn_id, timestamp_ms)), _BEGIN_ANOTHER)
             owner._notes_times |= timestamp_ms is not None
             self._end("was committed here already")
             if wait:
-                await self._until(("COMMITTED",))
+                await self._until("COMMITTED")
 
     async def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
         """Discard the events; with `wait`, return once that is done. Raises TransactionFailedError if the transaction
@@ -141,7 +146,7 @@ class OpenTransaction:
             await self._decide(abort, "it can't be aborted any more")
             self._end("was aborted here already")
             if wait:
-                await self._until(("ABORTED",))
+                await self._until("ABORTED")
 
     async def ping(self, lease_ms: int | None = None) -> None:
         """Extend the lease now; a background task also does so three times per lease."""
@@ -191,7 +196,7 @@ class OpenTransaction:
             raise self._failure
         return self._sender
 
-    async def _decide(self, decision: Awaitable[None], advice: str) -> None:
+    async def _decide(self, decision: Awaitable[object], advice: str) -> None:
         try:
             await decision
         except TransactionNotFoundError:
@@ -220,14 +225,12 @@ class OpenTransaction:
             self._owner._stores.waits_for,
         )
 
-    async def _until(self, states: tuple[str, ...]) -> None:
-        while True:
-            state = await self.status()
-            if state in states:
-                return
-            if state in ("COMMITTED", "ABORTED"):
-                raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
-            await asyncio.sleep(_STATE_PAUSE_S)
+    async def _until(self, end: str) -> None:
+        state = await self._owner._ends.call(self.txn_id)
+        if state == "UNKNOWN":
+            raise TransactionNotFoundError(str(self.txn_id))
+        if state != end:
+            raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
 
     async def _ping_periodically(self, pause_s: float) -> None:
         while True:
@@ -260,6 +263,79 @@ class Transaction(OpenTransaction):
         return await self._open_sender.write_many(events, routing_keys)
 
 
+class CombinedCalls(Generic[Item, Result]):
+    """Calls that share requests: calls made while a request is under way form the next one.
+
+    send: sends a request for several items; returns the result or the error of each, or None for an item that the next
+    request must include again. alone: makes the call for one item at a server without such requests. unclaimed: gets
+    the results whose callers were cancelled.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception | None]]],
+        alone: Callable[[Item], Awaitable[Result]],
+        unclaimed: Callable[[Result], None] = lambda _: None,
+    ) -> None:
+        self._send, self._alone, self._unclaimed = send, alone, unclaimed
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._sent: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._is_supported = True
+
+    async def call(self, item: Item) -> Result:
+        if not self._is_supported:
+            return await self._alone(item)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._sending is None:
+            self._send_next()
+        try:
+            return await future
+        except UnsupportedCallError:
+            self._is_supported = False
+            return await self._alone(item)
+        except asyncio.CancelledError:
+            if self._sending is not None and self._sent and all(sent.done() for _, sent in self._sent):
+                self._sending.cancel()  # no caller waits for the answer any more
+            raise
+
+    def _send_next(self, _: object = None) -> None:
+        self._sent, self._sending = [], None
+        if any(not future.done() for _, future in self._waiting):
+            self._sending = asyncio.create_task(self._send_waiting())
+            self._sending.add_done_callback(self._send_next)
+
+    async def _send_waiting(self) -> None:
+        while self._waiting and len(self._sent) < TXN_BATCH_MAX:
+            item, future = self._waiting.popleft()
+            if not future.done():
+                self._sent.append((item, future))
+        if not self._sent:
+            return
+        results: Sequence[Result | Exception | None]
+        try:
+            results = await self._send([item for item, _ in self._sent])
+        except Exception as error:
+            results = [error] * len(self._sent)
+        except asyncio.CancelledError:
+            for _, future in self._sent:
+                future.cancel()
+            raise
+        again = []
+        for (item, future), result in zip(self._sent, results, strict=True):
+            if result is None:
+                again.append((item, future))
+            elif isinstance(result, Exception):
+                if not future.done():
+                    future.set_exception(result)
+            elif future.done():
+                self._unclaimed(result)
+            else:
+                future.set_result(result)
+        self._waiting.extendleft(reversed(again))
+
+
 @checked()
 class TransactionWriter(Closing, Generic[Own]):
     """Methods shared by the transactional writers of events and of values."""
@@ -288,6 +364,11 @@ class TransactionWriter(Closing, Generic[Own]):
         self._blocking = blocking
         self._open_transactions: dict[Own, None] = {}
         self._closed = False
+        self._begins = CombinedCalls(self._begin_all, self._begin_alone, self._abort_unclaimed)
+        self._commits = CombinedCalls(self._commit_all, self._commit_alone)
+        self._ends = CombinedCalls(self._await_any, self._await_alone)
+        self._unfinished = Backoff(longest_s=_STATE_PAUSE_MAX_S)  # after answers that none has ended
+        self._aborting: set[asyncio.Task[None]] = set()
 
     async def begin_txn(self, lease_ms: int | None = None) -> Own:
         """Begin a transaction. It times out unless it is pinged within its lease, by default the writer's `lease_ms`;
@@ -295,7 +376,7 @@ class TransactionWriter(Closing, Generic[Own]):
         self._check_open()
         lease_ms = self._lease_ms if lease_ms is None else lease_ms
         _check_lease(lease_ms)
-        txn_id, segments = await self._stores.controller.create_transaction(self.scope, self.stream, lease_ms)
+        txn_id, segments = await self._begins.call(lease_ms)
         return self._opened(txn_id, segments, lease_ms)
 
     async def get_txn(self, txn_id: UUID | str) -> Own:
@@ -344,12 +425,7 @@ class TransactionWriter(Closing, Generic[Own]):
             self._notes_times |= timestamp_ms is not None
             for txn in [txn for txn in self._open_transactions if txn.txn_id in ids]:
                 txn._end("was committed here already")
-            while wait:
-                is_merged, cut = await controller.find_commit(scope, stream, ids)
-                if is_merged:
-                    return cut
-                await asyncio.sleep(_STATE_PAUSE_S)
-        return None
+            return await controller.await_commit(scope, stream, ids) if wait else None
 
     async def close(self) -> None:
         """Release the open transactions; each ends with its lease. Watermarks then stop waiting for the writer, unless
@@ -360,6 +436,48 @@ class TransactionWriter(Closing, Generic[Own]):
         if self._notes_times:
             self._notes_times = False
             await leave(self._stores.controller, self.scope, self.stream, self._writer_id)
+
+    async def _begin_all(self, leases_ms: Sequence[int]) -> list[Begun | None]:
+        controller = self._stores.controller
+        txn_ids, segments = await controller.begin_transactions(self.scope, self.stream, leases_ms)
+        return [(txn_id, segments) for txn_id in txn_ids] + [None] * (len(leases_ms) - len(txn_ids))
+
+    async def _begin_alone(self, lease_ms: int) -> Begun:
+        return await self._stores.controller.create_transaction(self.scope, self.stream, lease_ms)
+
+    def _abort_unclaimed(self, begun: Begun) -> None:
+        """Abort a transaction whose caller was cancelled; if that fails, it ends with its lease."""
+        abort = self._stores.controller.abort_transaction(self.scope, self.stream, begun[0])
+        aborting = asyncio.create_task(abort)
+        self._aborting.add(aborting)
+        aborting.add_done_callback(self._aborting.discard)
+        aborting.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _commit_all(self, commits: Sequence[TimedCommit]) -> list[Exception | bool]:
+        controller, times = self._stores.controller, dict(commits)
+        lost = await controller.commit_transactions(self.scope, self.stream, times, self._writer_id)
+        return [TransactionNotFoundError(str(txn_id)) if txn_id in lost else True for txn_id, _ in commits]
+
+    async def _commit_alone(self, commit: TimedCommit) -> bool:
+        txn_id, time = commit
+        await self._stores.controller.commit_transaction(self.scope, self.stream, txn_id, self._writer_id, time)
+        return True
+
+    async def _await_any(self, txn_ids: Sequence[UUID]) -> list[str | None]:
+        states = await self._stores.controller.await_transactions(self.scope, self.stream, txn_ids)
+        if set(states) == {_UNFINISHED}:
+            await self._unfinished.pause()
+        else:
+            self._unfinished.reset()
+        return [None if state == _UNFINISHED else state for state in states]
+
+    async def _await_alone(self, txn_id: UUID) -> str:
+        backoff = Backoff(first_s=_STATE_PAUSE_S, longest_s=_STATE_PAUSE_MAX_S)
+        while True:
+            state = await self._stores.controller.transaction_state(self.scope, self.stream, txn_id)
+            if state in ("COMMITTED", "ABORTED"):
+                return state
+            await backoff.pause()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -27,7 +27,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
 from nadi.errors import ClosedError, InvalidArgumentError, NadiError, UnavailableError
 from nadi.wire.rpc.codes import code_of
-from nadi.wire.rpc.service import SERVICES, WATCHES, Methods
+from nadi.wire.rpc.service import LONG_POLLS, SERVICES, WATCHES, Methods
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _VARINT_MAX_BYTES = 10
@@ -223,6 +223,8 @@ class Answers:
         if call.rpc in WATCHES:
             await call.release_request()
             return await self._watch(method, request, call)
+        if call.rpc in LONG_POLLS:
+            await call.release_request()
         if self._access is not None:
             return await self._access.answer(call.rpc, method, request, call)
         return await method(request)

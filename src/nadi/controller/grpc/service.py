@@ -42,7 +42,7 @@ from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import TableConfig, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
-from nadi.limits import STREAM_MAX_SEGMENTS, TXN_BATCH_MAX
+from nadi.limits import STREAM_MAX_SEGMENTS, TXN_BATCH_MAX, TXN_WAIT_S
 from nadi.naming import segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler_pb
@@ -54,6 +54,15 @@ log = logging.getLogger(__name__)
 
 _NO_TIME = -(1 << 63)
 _MOST = (1 << 63) - 1
+_UNFINISHED = together_pb.TransactionStates.UNFINISHED
+_STATES = {
+    None: together_pb.TransactionStates.UNKNOWN,
+    TxnState.OPEN: _UNFINISHED,
+    TxnState.COMMITTING: _UNFINISHED,
+    TxnState.ABORTING: _UNFINISHED,
+    TxnState.COMMITTED: together_pb.TransactionStates.COMMITTED,
+    TxnState.ABORTED: together_pb.TransactionStates.ABORTED,
+}
 Fields = dict[str, Any]  # of a reply, by name
 Errors = type[Exception] | tuple[type[Exception], ...]
 Method = Callable[[Any, Any], Awaitable[Any]]
@@ -395,9 +404,34 @@ class Service:
 
     @outcomes(together_pb.Commit, FAILED=_LOST)
     async def find_commit(self, request: together_pb.FindCommitRequest) -> Fields:
-        commit = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
+        name, ids = stream_name(request), _ids(request.transactions)
+        commit = await self._controller.transactions.find_commit(name, ids, _wait_s(request.waitMs))
         status = together_pb.Commit.MERGED if commit.is_merged else together_pb.Commit.MERGING
         return {"status": status, "cut": commit.cut or {}}
+
+    async def begin_transactions(self, request: together_pb.BeginTransactionsRequest) -> together_pb.BegunTransactions:
+        try:
+            begun = await self._controller.transactions.create_all(stream_name(request), list(request.leasesMs))
+        except errors.StreamSealedError as error:  # INVALID_ARGUMENT isn't retried
+            raise InvalidArgumentError(str(error)) from error
+        segment = together_pb.BegunTransactions.Segment
+        return together_pb.BegunTransactions(
+            transactions=[txn_id.to_bytes(16) for txn_id in begun.txn_ids],
+            segments=[segment(segment=piece.id, low=piece.low, high=piece.high) for piece in begun.ranges],
+        )
+
+    @outcomes(together_pb.CommitTransactionsStatus)
+    async def commit_transactions(self, request: together_pb.CommitTransactionsRequest) -> Fields:
+        ids = _ids([commit.id for commit in request.transactions])
+        commits = zip(ids, request.transactions, strict=True)
+        times = {txn_id: commit.timestamp if commit.HasField("timestamp") else None for txn_id, commit in commits}
+        lost = await self._controller.transactions.commit_each(stream_name(request), times, request.writerId)
+        return {"lost": [txn_id.to_bytes(16) for txn_id in lost]}
+
+    async def await_transactions(self, request: together_pb.AwaitTransactionsRequest) -> together_pb.TransactionStates:
+        name, ids = stream_name(request), _ids(request.transactions)
+        states = await self._controller.transactions.await_any(name, ids, _wait_s(request.waitMs))
+        return together_pb.TransactionStates(states=[_STATES[state] for state in states])
 
     @outcomes(pb.TimestampResponse, field="result")
     async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> None:
@@ -452,6 +486,10 @@ def _ids(raw_ids: Sequence[bytes]) -> list[int]:
     if any(len(raw_id) != 16 for raw_id in raw_ids):
         raise InvalidArgumentError("the id of a transaction has the wrong length: send 16 bytes")
     return [int.from_bytes(raw_id) for raw_id in raw_ids]
+
+
+def _wait_s(wait_ms: int) -> float:
+    return min(wait_ms / 1000, TXN_WAIT_S)
 
 
 def _whole(number: float) -> int:

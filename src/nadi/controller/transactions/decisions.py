@@ -49,6 +49,13 @@ class BegunTransaction(NamedTuple):
     ranges: tuple[EpochSegment, ...]
 
 
+class BegunTransactions(NamedTuple):
+    """ranges: of each transaction's segments."""
+
+    txn_ids: list[int]
+    ranges: tuple[EpochSegment, ...]
+
+
 class CommitOutcome(NamedTuple):
     """is_merged: readers can see all events. cut: a cut after all of them, if known."""
 
@@ -74,46 +81,68 @@ class Transactions:
 
     async def create(self, name: StreamName, lease_ms: int) -> BegunTransaction:
         """Start a transaction; its segments exist on return."""
-        if not limits.TXN_LEASE_MIN_MS <= lease_ms <= limits.TXN_LEASE_MAX_MS:
+        begun = await self.create_all(name, [lease_ms])
+        return BegunTransaction(begun.txn_ids[0], begun.ranges)
+
+    async def create_all(self, name: StreamName, leases_ms: Sequence[int]) -> BegunTransactions:
+        """Start transactions with these leases; only the first ones if all would have too many segments. Their segments
+        exist on return. An error ends all of them."""
+        for lease_ms in leases_ms:
+            if not limits.TXN_LEASE_MIN_MS <= lease_ms <= limits.TXN_LEASE_MAX_MS:
+                raise errors.InvalidArgumentError(
+                    f"a lease of {lease_ms:,} ms is outside the range {limits.TXN_LEASE_MIN_MS:,} to "
+                    f"{limits.TXN_LEASE_MAX_MS:,} ms"
+                )
+        if not 0 < len(leases_ms) <= limits.TXN_BATCH_MAX:
             raise errors.InvalidArgumentError(
-                f"a lease of {lease_ms:,} ms is outside the range {limits.TXN_LEASE_MIN_MS:,} to "
-                f"{limits.TXN_LEASE_MAX_MS:,} ms"
+                f"{len(leases_ms):,} transactions can't be begun together: give 1 to {limits.TXN_BATCH_MAX:,}"
             )
         stream = await self._flow.metadata.open_stream(name)
-        txn_id = stream.reference << 96 | await self._next_number()
-        now = self._flow.clock.now_ms()
-        record = TransactionRecord(
-            TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + limits.TXN_MAX_EXECUTION_MS
-        )
-        text = txn_text(txn_id)
-        self.leases.hold(name, text, await self.table.put(f"{name.key}/{text}", record, ABSENT))
+        leases_ms = leases_ms[: max(limits.TXN_BEGIN_SEGMENTS // len(stream.segments), 1)]
+        txn_ids = [stream.reference << 96 | number for number in await self._next_numbers(len(leases_ms))]
+        texts, now = list(map(txn_text, txn_ids)), self._flow.clock.now_ms()
+        records = [
+            TransactionRecord(
+                TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + limits.TXN_MAX_EXECUTION_MS
+            )
+            for lease_ms in leases_ms
+        ]
+        await self._flow.tasks.run_to_completion(self._record(name, texts, records))
         ranges = tuple(EpochSegment(copy_id(s.id, stream.reference), s.low, s.high) for s in stream.segments)
-        segments = [transaction_segment_name(name.segment(s.id), txn_id) for s in ranges]
+        parents = [name.segment(s.id) for s in ranges]
+        segments = [transaction_segment_name(parent, txn_id) for txn_id in txn_ids for parent in parents]
         try:
             await together(self._flow.segments.create_segment(s, stream.config, fixed=True) for s in segments)
             # The stream may have been sealed meanwhile: either sealing saw this transaction, or this check sees that.
             current = await self._flow.metadata.open_stream(name, fresh=True)
             if current.created_ms != stream.created_ms:  # recreated: events written to this transaction would be lost
                 raise errors.StreamNotFoundError(*name)
-            if self._state(name, text) is not TxnState.OPEN:  # its lease expired, or the stream was sealed
+            if any(self._state(name, text) is not TxnState.OPEN for text in texts):  # a lease expired, or it was sealed
                 raise errors.UnavailableError(f"a transaction of {name} ended while it was starting: start it again")
         except BaseException:
-            with contextlib.suppress(errors.ClosedError):  # nothing else could end it before its lease expires
-                self._flow.tasks.spawn(self._abandon(name, txn_id, segments))
+            with contextlib.suppress(errors.ClosedError):  # nothing else could end them before their leases expire
+                self._flow.tasks.spawn(self._abandon(name, txn_ids, segments))
             raise
-        return BegunTransaction(txn_id, ranges)
+        return BegunTransactions(txn_ids, ranges)
 
-    async def _abandon(self, name: StreamName, txn_id: int, segments: Sequence[str]) -> None:
-        with contextlib.suppress(errors.NadiError):
-            await self._abort(name, txn_id)
-        with freeing_space():  # the transaction, or even its stream, may have ended before all segments were created
-            delete, subject = self._flow.segments.delete, f"abort of {txn_text(txn_id)} in {name}"
+    async def _record(self, name: StreamName, texts: Sequence[str], records: Sequence[TransactionRecord]) -> None:
+        """Store new transactions, whose leases run from now on."""
+        put = [(f"{name.key}/{text}", record, ABSENT) for text, record in zip(texts, records, strict=True)]
+        for text, stored in zip(texts, await self.table.put_all(put), strict=True):
+            self.leases.hold(name, text, stored)
+
+    async def _abandon(self, name: StreamName, txn_ids: Sequence[int], segments: Sequence[str]) -> None:
+        for txn_id in txn_ids:
+            with contextlib.suppress(errors.NadiError):
+                await self._abort(name, txn_id)
+        with freeing_space():  # a transaction, or even its stream, may have ended before all segments were created
+            delete, subject = self._flow.segments.delete, f"abort of {len(txn_ids)} new transactions of {name}"
             await self._flow.persist(subject, lambda: together(delete(segment) for segment in segments))
 
-    async def _next_number(self) -> int:
+    async def _next_numbers(self, count: int) -> range:
         async with self._ids_lock:
             number, end = self._ids
-            if number == end:
+            if number + count > end:
                 numbers, subject = self._flow.metadata.numbers, "the number of transactions"
 
                 async def next_block(stored: Number | None) -> Number:
@@ -121,8 +150,8 @@ class Transactions:
 
                 end = (await numbers.change("transaction", subject, next_block, fresh=True)).value.value
                 number = end - limits.TXN_ID_BLOCK
-            self._ids = (number + 1, end)
-            return number
+            self._ids = (number + count, end)
+            return range(number, number + count)
 
     def live(self, name: StreamName, state: TxnState) -> dict[str, TransactionRecord]:
         own = self.leases.of(name).items()
@@ -270,17 +299,42 @@ class Transactions:
                 if lost:
                     raise errors.TransactionFailedError(f"transaction {lost[0]} was aborted or its lease expired")
                 still_open = [text for text, state in states.items() if state is TxnState.OPEN]
-                if await self._decide_all(name, still_open, writer_id, commit_time, is_group=is_group):
+                if await self._decide_all(name, dict.fromkeys(still_open, commit_time), writer_id, is_group=is_group):
                     return
                 await self._refresh(name, still_open)
                 await tries.lost()
 
         await self._flow.tasks.run_to_completion(commit())
 
+    async def commit_each(self, name: StreamName, times: Mapping[int, int | None], writer_id: str = "") -> list[int]:
+        """Decide to commit each transaction, in this order and by one change if none of them changes meanwhile. Return
+        those that were aborted or are unknown, which doesn't affect the others. times: the commit time of each."""
+        if writer_id:
+            check_writer(writer_id)
+        await self._flow.metadata.stream(name)
+
+        async def commit() -> list[int]:
+            still_open = {txn_text(txn_id): time for txn_id, time in times.items()}
+            still_open = {text: t for text, t in still_open.items() if self._state(name, text) is TxnState.OPEN}
+            if not await self._decide_all(name, still_open, writer_id, is_group=False):
+                still_open = {}
+            rest = [txn_id for txn_id in times if txn_text(txn_id) not in still_open]
+            lost = []
+            for txn_id in rest:
+                try:
+                    await self.commit(name, txn_id, writer_id, times[txn_id])
+                except (errors.TransactionFailedError, errors.TransactionNotFoundError):
+                    lost.append(txn_id)
+            return lost
+
+        return await self._flow.tasks.run_to_completion(commit())
+
     async def _decide_all(
-        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None, *, is_group: bool
+        self, name: StreamName, times: Mapping[str, int | None], writer_id: str, *, is_group: bool
     ) -> bool:
-        """Commit all in one change; return False, having changed none, if one of them changed meanwhile."""
+        """Commit all in one change; return False, having changed none, if one of them changed meanwhile. times: the
+        commit time of each."""
+        texts = list(times)
         first, leases = self._commit_number + 1, self.leases.of(name)
         self._commit_number += len(texts)  # determines the order of merging
         if any(text not in leases for text in texts):
@@ -289,7 +343,7 @@ class Transactions:
         for number, text in enumerate(texts, first):
             record, group = leases[text].record, first if is_group else 0
             committing = replace(
-                record.value, state=TxnState.COMMITTING, writer_id=writer_id, commit_time=commit_time, group=group
+                record.value, state=TxnState.COMMITTING, writer_id=writer_id, commit_time=times[text], group=group
             )
             changes.append((f"{name.key}/{text}", replace(committing, commit_number=number), record.version))
         try:
@@ -303,9 +357,29 @@ class Transactions:
             self._note(name, text, record)
         return True
 
-    async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> CommitOutcome:
-        """Return whether all are merged, and the cut after them; TransactionFailedError if one isn't committed."""
+    async def await_any(self, name: StreamName, txn_ids: Sequence[int], limit_s: float) -> list[TxnState | None]:
+        """Wait until one of the transactions has ended, at most `limit_s`; return the state of each, None if it is
+        unknown or long finished."""
+        texts = set(map(txn_text, txn_ids))
+        await self.leases.wait(name, lambda: not self.leases.of(name).keys() >= texts, limit_s)
+        states: list[TxnState | None] = []
+        for txn_id in txn_ids:
+            try:
+                states.append(await self.state(name, txn_id))
+            except errors.TransactionNotFoundError:
+                states.append(None)
+        return states
+
+    async def find_commit(self, name: StreamName, txn_ids: Sequence[int], limit_s: float = 0.0) -> CommitOutcome:
+        """Return whether all are merged, and the cut after them, waiting up to `limit_s` for the merge;
+        TransactionFailedError if one isn't committed."""
         await self._flow.metadata.stream(name)
+        texts = list(map(txn_text, txn_ids))
+
+        def is_over() -> bool:
+            return all(self._state(name, text) is not TxnState.COMMITTING for text in texts)
+
+        await self.leases.wait(name, is_over, limit_s)
         cuts = []
         for txn_id in txn_ids:
             state, text = await self.state(name, txn_id), txn_text(txn_id)

@@ -11,7 +11,7 @@ wall clock, which may close one table too early; that drops nothing less than tw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nadi import limits
@@ -24,6 +24,9 @@ from nadi.runtime import Runtime
 # The lease that the Rust and Python clients always request. Their pinger handles one transaction per round, so with k
 # open ones the last is pinged only after k leases.
 _RUST_LEASE_MS = 90_000
+
+
+Condition = Callable[[], bool]
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Leases:
     def __init__(self, clock: Runtime) -> None:
         self._clock = clock
         self._live: dict[str, dict[str, Live]] = {}
+        self._waits: dict[str, dict[asyncio.Future[None], Condition]] = {}  # by stream
+        self._are_waits_over = False
         self.due_ms = 0
 
     def __len__(self) -> int:
@@ -80,6 +85,37 @@ class Leases:
             transactions.pop(text, None)
         if not transactions:
             self._live.pop(name.key, None)
+        self._wake(name.key)
+
+    async def wait(self, name: StreamName, is_over: Condition, limit_s: float) -> None:
+        """Wait until `is_over` returns True, which is checked whenever a transaction of the stream ends; at most
+        `limit_s`, and not while the controller stops."""
+        if self._are_waits_over or limit_s <= 0 or is_over():
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits = self._waits.setdefault(name.key, {})
+        waits[future] = is_over
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                await future
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            del waits[future]
+            if not waits:
+                self._waits.pop(name.key, None)
+
+    def _wake(self, stream: str) -> None:
+        for future, is_over in self._waits.get(stream, {}).items():
+            if not future.done() and (self._are_waits_over or is_over()):
+                future.set_result(None)
+
+    def end_waits(self) -> None:
+        """Let all waits return at once, from now on."""
+        self._are_waits_over = True
+        for stream in self._waits:
+            self._wake(stream)
 
     def take_due(self, now_ms: int) -> list[tuple[StreamName, str, Live]]:
         """Return the open transactions with expired leases; the caller resets `due_ms` if it fails to end one."""

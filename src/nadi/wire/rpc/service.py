@@ -38,6 +38,7 @@ TRANSACTIONS_METHODS = _methods(transactions_pb2.DESCRIPTOR.services_by_name["Tr
 OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS
 SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 WATCHES = frozenset({"StreamIsActive"})  # RPCs with a response stream
+LONG_POLLS = frozenset({"findCommit", "awaitTransactions"})  # RPCs whose reply may wait for an event, some seconds
 SERVICES = {
     SERVICE: METHODS,
     REPORTS_SERVICE: REPORTS_METHODS,

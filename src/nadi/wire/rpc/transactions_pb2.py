@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n nadi/wire/rpc/transactions.proto\x12\x07nadi.v1\"\x84\x01\n\x15\x43ommitTogetherRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x14\n\x0ctransactions\x18\x03 \x03(\x0c\x12\x10\n\x08writerId\x18\x04 \x01(\t\x12\x16\n\ttimestamp\x18\x05 \x01(\x12H\x00\x88\x01\x01\x42\x0c\n\n_timestamp\"\x95\x01\n\x14\x43ommitTogetherStatus\x12\x34\n\x06status\x18\x01 \x01(\x0e\x32$.nadi.v1.CommitTogetherStatus.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\"7\n\x06Status\x12\x0b\n\x07SUCCESS\x10\x00\x12\x14\n\x10STREAM_NOT_FOUND\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"H\n\x11\x46indCommitRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x14\n\x0ctransactions\x18\x03 \x03(\x0c\"\xd8\x01\n\x06\x43ommit\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.nadi.v1.Commit.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12%\n\x03\x63ut\x18\x03 \x03(\x0b\x32\x18.nadi.v1.Commit.CutEntry\x1a*\n\x08\x43utEntry\x12\x0b\n\x03key\x18\x01 \x01(\x12\x12\r\n\x05value\x18\x02 \x01(\x12:\x02\x38\x01\"C\n\x06Status\x12\n\n\x06MERGED\x10\x00\x12\x0b\n\x07MERGING\x10\x01\x12\x14\n\x10STREAM_NOT_FOUND\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\x32\x9a\x01\n\x0cTransactions\x12O\n\x0e\x63ommitTogether\x12\x1e.nadi.v1.CommitTogetherRequest\x1a\x1d.nadi.v1.CommitTogetherStatus\x12\x39\n\nfindCommit\x12\x1a.nadi.v1.FindCommitRequest\x1a\x0f.nadi.v1.Commitb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n nadi/wire/rpc/transactions.proto\x12\x07nadi.v1\"\x84\x01\n\x15\x43ommitTogetherRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x14\n\x0ctransactions\x18\x03 \x03(\x0c\x12\x10\n\x08writerId\x18\x04 \x01(\t\x12\x16\n\ttimestamp\x18\x05 \x01(\x12H\x00\x88\x01\x01\x42\x0c\n\n_timestamp\"\x95\x01\n\x14\x43ommitTogetherStatus\x12\x34\n\x06status\x18\x01 \x01(\x0e\x32$.nadi.v1.CommitTogetherStatus.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\"7\n\x06Status\x12\x0b\n\x07SUCCESS\x10\x00\x12\x14\n\x10STREAM_NOT_FOUND\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"X\n\x11\x46indCommitRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x14\n\x0ctransactions\x18\x03 \x03(\x0c\x12\x0e\n\x06waitMs\x18\x04 \x01(\r\"\xd8\x01\n\x06\x43ommit\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.nadi.v1.Commit.Status\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12%\n\x03\x63ut\x18\x03 \x03(\x0b\x32\x18.nadi.v1.Commit.CutEntry\x1a*\n\x08\x43utEntry\x12\x0b\n\x03key\x18\x01 \x01(\x12\x12\r\n\x05value\x18\x02 \x01(\x12:\x02\x38\x01\"C\n\x06Status\x12\n\n\x06MERGED\x10\x00\x12\x0b\n\x07MERGING\x10\x01\x12\x14\n\x10STREAM_NOT_FOUND\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\"K\n\x18\x42\x65ginTransactionsRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x10\n\x08leasesMs\x18\x03 \x03(\x12\"\x96\x01\n\x11\x42\x65gunTransactions\x12\x14\n\x0ctransactions\x18\x01 \x03(\x0c\x12\x34\n\x08segments\x18\x02 \x03(\x0b\x32\".nadi.v1.BegunTransactions.Segment\x1a\x35\n\x07Segment\x12\x0f\n\x07segment\x18\x01 \x01(\x12\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\"\xd3\x01\n\x19\x43ommitTransactionsRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x44\n\x0ctransactions\x18\x03 \x03(\x0b\x32..nadi.v1.CommitTransactionsRequest.Transaction\x12\x10\n\x08writerId\x18\x04 \x01(\t\x1a?\n\x0bTransaction\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x16\n\ttimestamp\x18\x02 \x01(\x12H\x00\x88\x01\x01\x42\x0c\n\n_timestamp\"\x8f\x01\n\x18\x43ommitTransactionsStatus\x12\x38\n\x06status\x18\x01 \x01(\x0e\x32(.nadi.v1.CommitTransactionsStatus.Status\x12\x0c\n\x04lost\x18\x02 \x03(\x0c\"+\n\x06Status\x12\x0b\n\x07SUCCESS\x10\x00\x12\x14\n\x10STREAM_NOT_FOUND\x10\x01\"_\n\x18\x41waitTransactionsRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x14\n\x0ctransactions\x18\x03 \x03(\x0c\x12\x0e\n\x06waitMs\x18\x04 \x01(\r\"\x87\x01\n\x11TransactionStates\x12\x30\n\x06states\x18\x01 \x03(\x0e\x32 .nadi.v1.TransactionStates.State\"@\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0e\n\nUNFINISHED\x10\x01\x12\r\n\tCOMMITTED\x10\x02\x12\x0b\n\x07\x41\x42ORTED\x10\x03\x32\x9f\x03\n\x0cTransactions\x12O\n\x0e\x63ommitTogether\x12\x1e.nadi.v1.CommitTogetherRequest\x1a\x1d.nadi.v1.CommitTogetherStatus\x12\x39\n\nfindCommit\x12\x1a.nadi.v1.FindCommitRequest\x1a\x0f.nadi.v1.Commit\x12R\n\x11\x62\x65ginTransactions\x12!.nadi.v1.BeginTransactionsRequest\x1a\x1a.nadi.v1.BegunTransactions\x12[\n\x12\x63ommitTransactions\x12\".nadi.v1.CommitTransactionsRequest\x1a!.nadi.v1.CommitTransactionsStatus\x12R\n\x11\x61waitTransactions\x12!.nadi.v1.AwaitTransactionsRequest\x1a\x1a.nadi.v1.TransactionStatesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,13 +40,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMITTOGETHERSTATUS_STATUS']._serialized_start=275
   _globals['_COMMITTOGETHERSTATUS_STATUS']._serialized_end=330
   _globals['_FINDCOMMITREQUEST']._serialized_start=332
-  _globals['_FINDCOMMITREQUEST']._serialized_end=404
-  _globals['_COMMIT']._serialized_start=407
-  _globals['_COMMIT']._serialized_end=623
-  _globals['_COMMIT_CUTENTRY']._serialized_start=512
-  _globals['_COMMIT_CUTENTRY']._serialized_end=554
-  _globals['_COMMIT_STATUS']._serialized_start=556
-  _globals['_COMMIT_STATUS']._serialized_end=623
-  _globals['_TRANSACTIONS']._serialized_start=626
-  _globals['_TRANSACTIONS']._serialized_end=780
+  _globals['_FINDCOMMITREQUEST']._serialized_end=420
+  _globals['_COMMIT']._serialized_start=423
+  _globals['_COMMIT']._serialized_end=639
+  _globals['_COMMIT_CUTENTRY']._serialized_start=528
+  _globals['_COMMIT_CUTENTRY']._serialized_end=570
+  _globals['_COMMIT_STATUS']._serialized_start=572
+  _globals['_COMMIT_STATUS']._serialized_end=639
+  _globals['_BEGINTRANSACTIONSREQUEST']._serialized_start=641
+  _globals['_BEGINTRANSACTIONSREQUEST']._serialized_end=716
+  _globals['_BEGUNTRANSACTIONS']._serialized_start=719
+  _globals['_BEGUNTRANSACTIONS']._serialized_end=869
+  _globals['_BEGUNTRANSACTIONS_SEGMENT']._serialized_start=816
+  _globals['_BEGUNTRANSACTIONS_SEGMENT']._serialized_end=869
+  _globals['_COMMITTRANSACTIONSREQUEST']._serialized_start=872
+  _globals['_COMMITTRANSACTIONSREQUEST']._serialized_end=1083
+  _globals['_COMMITTRANSACTIONSREQUEST_TRANSACTION']._serialized_start=1020
+  _globals['_COMMITTRANSACTIONSREQUEST_TRANSACTION']._serialized_end=1083
+  _globals['_COMMITTRANSACTIONSSTATUS']._serialized_start=1086
+  _globals['_COMMITTRANSACTIONSSTATUS']._serialized_end=1229
+  _globals['_COMMITTRANSACTIONSSTATUS_STATUS']._serialized_start=275
+  _globals['_COMMITTRANSACTIONSSTATUS_STATUS']._serialized_end=318
+  _globals['_AWAITTRANSACTIONSREQUEST']._serialized_start=1231
+  _globals['_AWAITTRANSACTIONSREQUEST']._serialized_end=1326
+  _globals['_TRANSACTIONSTATES']._serialized_start=1329
+  _globals['_TRANSACTIONSTATES']._serialized_end=1464
+  _globals['_TRANSACTIONSTATES_STATE']._serialized_start=1400
+  _globals['_TRANSACTIONSTATES_STATE']._serialized_end=1464
+  _globals['_TRANSACTIONS']._serialized_start=1467
+  _globals['_TRANSACTIONS']._serialized_end=1882
 # @@protoc_insertion_point(module_scope)
