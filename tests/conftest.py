@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 from collections.abc import Callable
@@ -53,6 +54,15 @@ settings.load_profile("nadi")
 # A shell's job in the background ignores Ctrl-C, and so would all that tests start, and then interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+gc.disable()  # until all tests are collected, as each process does: they remain
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,9 +76,9 @@ def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) 
     here = places("returns")
     create_streams(here.manager, here.scope)
     here.manager.create_stream(here.scope, returns_checker.PAIRS, 2)
-    lines = some_lines(6_000)
+    lines = some_lines(3_000)
     count = 0
-    for some in (lines[:3_000], lines[3_000:]):
+    for some in (lines[:1_500], lines[1_500:]):
         sell(here.manager, here.scope, some, 0)
         query = returns_job.join_live(spark, here.controller, here.scope, here.folder / "checkpoint")
         try:

@@ -1,8 +1,9 @@
 """Embedded servers that start in a third of the CPU time: forks of a Python process with preloaded modules.
 
 A test run starts a thousand servers, and most of a start is spent on imports. A fork gets its own arguments,
-environment, working directory and standard files, and then acts like `python -m nadi.standalone`. A server with
-NADI_LIMITS is forked before any import of nadi, since limits are constants from then on.
+environment, working directory and standard files, and then acts like `python -m nadi.standalone`. Limits are constants
+once nadi is imported, so a server with NADI_LIMITS is forked from a process that has imported nadi with these limits;
+the processes of the last two values are kept, as tests of a file often use one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, of prctl(2)
 class Server:
     """The part of `subprocess.Popen` that `nadi.embedded` uses. Like with Popen, the process is a child of this one."""
 
-    _forking: ClassVar[dict[str, tuple[subprocess.Popen[bytes], socket.socket]]] = {}  # by preloaded modules
+    _first: ClassVar[socket.socket | None] = None  # the link to a process without nadi
+    _forking: ClassVar[dict[str, socket.socket]] = {}  # the links to its forks, with nadi, by their limits
     _turn = threading.Lock()
 
     def __init__(
@@ -50,8 +52,7 @@ class Server:
         self.stdout: IO[bytes] = os.fdopen(ours[1], "rb", 0)
         self.returncode: int | None = None
         with self._turn:
-            modules = LIBRARIES if env.get("NADI_LIMITS") else f"{LIBRARIES} {NADI}"
-            _, link = self._forking.get(modules) or self._forking.setdefault(modules, _forking(modules))
+            link = self._link(env.get("NADI_LIMITS", ""))
             adopts = ctypes.CDLL(None, use_errno=True).prctl
             adopts(SUBREAPER, 1, 0, 0, 0)  # adopts processes whose parent ends
             try:
@@ -63,6 +64,21 @@ class Server:
         self._handle = os.pidfd_open(self.pid)
         for end in theirs[:2]:
             os.close(end)
+
+    @classmethod
+    def _link(cls, limits: str) -> socket.socket:
+        """Return the link to a process with these limits."""
+        link = cls._forking.pop(limits, None)
+        if link is None:
+            cls._first = first = cls._first or _forking()
+            link, theirs = _pair()
+            with theirs:
+                socket.send_fds(first, [json.dumps(limits).encode()], [theirs.fileno()])
+            others = [used for used in cls._forking if used]
+            if limits and len(others) > 1:
+                cls._forking.pop(others[0]).close()
+        cls._forking[limits] = link  # the last used one is last
+        return link
 
     def poll(self) -> int | None:
         if self.returncode is None and wait([self._handle], 0):
@@ -99,24 +115,49 @@ def _started(command: Sequence[str], *, env: Mapping[str, str], **how: Any) -> S
     return Server(command, env=env, **how) if same else subprocess.Popen(command, env=env, **how)
 
 
-def _forking(modules: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a process that forks servers, and ends with this one; return it with the link to it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _forking() -> socket.socket:
+    """Start a process that forks others, and ends with this one; return the link to it."""
+    ours, theirs = _pair()
     with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), modules],
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             cwd=Path(__file__).parents[2],
             env={**os.environ, "NADI_LIMITS": "", "OPENBLAS_NUM_THREADS": "1", "GRPC_ENABLE_FORK_SUPPORT": "0"},
-        )
-    return process, ours
+        ).returncode = 0  # it isn't awaited
+    return ours
 
 
-def _fork(link: socket.socket, modules: str) -> None:
+def _import(modules: str) -> None:
     for module in modules.split():
         import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "only a single-threaded process can fork safely"
+
+
+def _fork(link: socket.socket) -> None:
+    """Fork a process with nadi for each value of the limits."""
+    _import(LIBRARIES)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, files, _, _ = socket.recv_fds(link, 1 << 20, 1)
+        if not message:
+            return
+        if not os.fork():
+            link.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.environ["NADI_LIMITS"] = json.loads(message)
+            _import(NADI)
+            _fork_servers(socket.socket(fileno=files[0]))
+            return
+        os.close(files[0])
+
+
+def _fork_servers(link: socket.socket) -> None:
     while True:
         message, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
         if not message:
@@ -149,4 +190,4 @@ def _fork(link: socket.socket, modules: str) -> None:
 
 
 if __name__ == "__main__":
-    _fork(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    _fork(socket.socket(fileno=int(sys.argv[1])))
