@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.support.preloaded import fork_servers
+from tests.support.preloaded import fork_programs
 
 # The slowest files, by parts of their paths: they start first, so that two processes end together.
 LONG = (
@@ -44,7 +44,7 @@ LONG = (
     "web/test_events.py",
 )
 
-fork_servers()
+fork_programs()
 
 # No deadline for an example: a shared machine may stop for longer than any useful one.
 settings.register_profile("nadi", deadline=None)
