@@ -8,7 +8,6 @@ import re
 import signal
 from collections.abc import Callable
 from functools import cache
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -74,20 +73,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run each file's tests in one process, and the files that share a Spark session in two.
-
-    In each process, the session's first tests cost as much as dozens of later ones.
-    """
+    """Run each file's tests in one process, and all files that share a Spark session in the same one: a session's first
+    test costs as much as dozens of later ones."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    scheduling, sessions = LoadFileScheduling(config, log), cycle(("one session of Spark", "another session of Spark"))
+    scheduling = LoadFileScheduling(config, log)
 
     @cache
     def scope_of(file: str) -> str:
         shares = re.search(r"\bspark: Any|conftest import .*\bWorld\b", (config.rootpath / file).read_text())
-        return next(sessions) if shares else file
+        return "the session of Spark" if shares else file
 
     scheduling._split_scope = lambda nodeid: scope_of(nodeid.partition("::")[0])
     return scheduling
