@@ -42,6 +42,7 @@ LONG = (
     "test_stopping.py",
     "web/test_events.py",
 )
+SHARED = {"Spark session": r"\bspark: Any|conftest import .*\bWorld\b", "Java tests": r"java_run import"}
 
 fork_programs()
 
@@ -73,8 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run each file's tests in one process, and all files that share a Spark session in the same one: a session's first
-    test costs as much as dozens of later ones."""
+    """Run each file's tests in one process, and all files that share a Spark session in the same one, as a session's
+    first test costs as much as dozens of later ones; also all that need the compiled Java tests."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -83,8 +84,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     @cache
     def scope_of(file: str) -> str:
-        shares = re.search(r"\bspark: Any|conftest import .*\bWorld\b", (config.rootpath / file).read_text())
-        return "the session of Spark" if shares else file
+        text = (config.rootpath / file).read_text()
+        return next((shared for shared, sign in SHARED.items() if re.search(sign, text)), file)
 
     scheduling._split_scope = lambda nodeid: scope_of(nodeid.partition("::")[0])
     return scheduling

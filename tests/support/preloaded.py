@@ -2,9 +2,9 @@
 the CPU time.
 
 A test run starts thousands of programs, and most of a start is spent on imports. A fork gets its own arguments,
-environment, working directory and files, and then acts like `python -m MODULE`. Limits are constants once nadi is
-imported, so a program with NADI_LIMITS is forked from a process that has imported nadi with these limits; the processes
-of the last two values are kept, as tests of a file often use one.
+environment, working directory and files, and then acts like `python -m MODULE`; `python -u -m MODULE` isn't forked.
+Limits are constants once nadi is imported, so a program with NADI_LIMITS is forked from a process that has imported
+nadi with these limits; the processes of the last two values are kept, as tests of a file often use one.
 """
 
 from __future__ import annotations
