@@ -16,32 +16,38 @@ from hypothesis import settings
 
 from tests.support.preloaded import fork_programs
 
-# The slowest files, by parts of their paths: they start first, so that two processes end together.
+# The slowest files, by parts of their paths: they start first, so that all processes end together.
 LONG = (
-    "simulation/",
-    "test_documents.py",
-    "test_check_and_repair.py",
-    "test_disk_full.py",
-    "test_odd.py",
-    "test_spark.py",
+    "spark",  # five minutes, in one process
     "compatibility/",
-    "crash/",
-    "access/",
-    "test_written_guides.py",
-    "readergroup/",
-    "test_event_time.py",
-    "soak/",
-    "spark/",
-    "fuzz/",
-    "examples/",
-    "rest/",
-    "testing/",
-    "test_crashes.py",
-    "test_guides.py",
-    "test_installed.py",
+    "simulation/",
+    "browser/",
+    "migration/",
     "test_stopping.py",
+    "functions/",
+    "streamtables/",
+    "test_event_time",
+    "test_cluster.py",
+    "test_docs.py",
+    "test_disk_full.py",
+    "cluster/",
+    "access/",
     "web/test_events.py",
+    "crash/",
+    "damage/",
+    "notebook/",
+    "test_indexing.py",
+    "test_crashes.py",
+    "test_check_and_repair.py",
+    "readergroup/",
+    "fuzz/",
+    "test_installed.py",
+    "test_written_guides.py",
+    "soak/",
+    "retention/",
+    "testing/",
 )
+
 SHARED = {"Spark session": r"\bspark: Any|conftest import .*\bWorld\b", "Java tests": r"java_run import"}
 
 fork_programs()
