@@ -18,7 +18,7 @@ from tests.support.preloaded import fork_programs
 
 # The slowest files, by parts of their paths: they start first, so that all processes end together.
 LONG = (
-    "spark",  # five minutes, in one process
+    "tests/spark/",  # five minutes, in one process
     "compatibility/",
     "simulation/",
     "browser/",
@@ -73,7 +73,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        return next((rank for rank, part in enumerate(LONG) if part in item.nodeid), len(LONG))
+        file = item.nodeid.partition("::")[0]
+        return next((rank for rank, part in enumerate(LONG) if part in file), len(LONG))
 
     items.sort(key=rank)
 
