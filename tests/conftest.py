@@ -52,8 +52,8 @@ SHARED = {"Spark session": r"\bspark: Any|conftest import .*\bWorld\b", "Java te
 
 fork_programs()
 
-# No deadline for an example: a shared machine may stop for longer than any useful one.
-settings.register_profile("nadi", deadline=None)
+# Half of the usual examples, and no deadline for one: a shared machine may stop for longer than any useful one.
+settings.register_profile("nadi", deadline=None, max_examples=50)
 settings.load_profile("nadi")
 
 
