@@ -35,6 +35,9 @@ NADI = (
     "nadi.standalone.clustered nadi.standalone.server nadi.standalone.assembly nadi.controller.rest.server nadi.client"
 )
 PACKAGES = ("nadi", "tests")
+SETTINGS = {  # gRPC's verbosity is that of nadi's commands; it is read by the import
+    "NADI_LIMITS": "", "OPENBLAS_NUM_THREADS": "1", "GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE",
+}  # fmt: skip
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, of prctl(2)
 UNUSED_FILE = 500  # and all above it
 
@@ -42,7 +45,7 @@ popen = subprocess.Popen
 execute = inspect.signature(popen._execute_child)  # type: ignore[attr-defined]
 
 
-class Forked(popen[Any]):
+class Forked(subprocess.Popen[Any]):
     """A `Popen` that forks such programs, unless they need a Python with other options than the forking process."""
 
     _first: ClassVar[socket.socket | None] = None  # the link to a process without nadi
@@ -115,7 +118,7 @@ def _forking() -> socket.socket:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "NADI_LIMITS": "", "OPENBLAS_NUM_THREADS": "1", "GRPC_ENABLE_FORK_SUPPORT": "0"},
+            env={**os.environ, **SETTINGS},
         ).returncode = 0  # it isn't awaited
     return ours
 
