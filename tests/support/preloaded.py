@@ -65,13 +65,17 @@ class Forked(subprocess.Popen[Any]):
         folder = os.path.abspath(asked["cwd"] or ".")
         message = json.dumps([[*map(os.fspath, args[2:])], dict(env), folder, group, numbers]).encode()
         with self._turn:
-            link = self._link(env.get("NADI_LIMITS", ""))
+            link = self._link(limits := env.get("NADI_LIMITS", ""))
             adopts = ctypes.CDLL(None, use_errno=True).prctl
             adopts(SUBREAPER, 1, 0, 0, 0)  # adopts processes whose parent ends
             try:
                 socket.send_fds(link, [message], [*files, *asked["pass_fds"]])
                 self.pid = int(link.recv(100))
                 assert link.recv(100) == b"adopted"
+            except (ValueError, ConnectionError):  # nadi can't be imported with these limits
+                self._forking.pop(limits).close()
+                super()._execute_child(*given)  # type: ignore[misc]
+                return
             finally:
                 adopts(SUBREAPER, 0, 0, 0, 0)
         self._child_created = True
@@ -142,7 +146,10 @@ def _fork(link: socket.socket) -> None:
             link.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.environ["NADI_LIMITS"] = json.loads(message)
-            _import(NADI)
+            try:
+                _import(NADI)
+            except ValueError:  # a limit is invalid, which the program itself has to report
+                return
             _fork_programs(socket.socket(fileno=files[0]))
             return
         os.close(files[0])
@@ -181,9 +188,9 @@ def _act_like_python(
         os.close(file)
     for name, mode, buffering in (("stdin", "r", -1), ("stdout", "w", -1), ("stderr", "w", 1)):
         former = getattr(sys, name)
-        file = open(former.fileno(), mode, buffering, former.encoding, former.errors, closefd=False)  # noqa: SIM115
-        setattr(sys, name, file)
-        setattr(sys, f"__{name}__", file)
+        stream = open(former.fileno(), mode, buffering, former.encoding, former.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     if group == "group":
         os.setpgid(0, 0)
     elif group == "session":
