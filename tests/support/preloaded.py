@@ -63,7 +63,7 @@ class Forked(subprocess.Popen[Any]):
         numbers = [0, 1, 2, *asked["pass_fds"]]
         group = "session" if asked["start_new_session"] else "group" if asked["process_group"] == 0 else ""
         folder = os.path.abspath(asked["cwd"] or ".")
-        message = json.dumps([[*map(os.fspath, args[2:])], dict(env), folder, group, numbers]).encode()
+        message = json.dumps([group, [*map(os.fspath, args[2:])], dict(env), folder, numbers]).encode()
         with self._turn:
             link = self._link(limits := env.get("NADI_LIMITS", ""))
             adopts = ctypes.CDLL(None, use_errno=True).prctl
@@ -168,17 +168,22 @@ def _fork_programs(link: socket.socket) -> None:
                 os._exit(0)
             while os.getppid() == middle:
                 time.sleep(0.001)
+            group, *how = json.loads(message)
+            if group == "group":
+                os.setpgid(0, 0)
+            elif group == "session":
+                os.setsid()
+            link.send(b"adopted")
             link.close()
-            _act_like_python(files, *json.loads(message))
+            _act_like_python(files, *how)
             return
         for file in files:
             os.close(file)
         os.waitpid(middle, 0)
-        link.send(b"adopted")
 
 
 def _act_like_python(
-    files: list[int], args: list[str], environment: dict[str, str], folder: str, group: str, numbers: list[int]
+    files: list[int], args: list[str], environment: dict[str, str], folder: str, numbers: list[int]
 ) -> None:
     kept = [fcntl.fcntl(file, fcntl.F_DUPFD, UNUSED_FILE) for file in files]
     for file in files:
@@ -191,10 +196,6 @@ def _act_like_python(
         stream = open(former.fileno(), mode, buffering, former.encoding, former.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    if group == "group":
-        os.setpgid(0, 0)
-    elif group == "session":
-        os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
