@@ -3,50 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 from collections.abc import Callable
 from functools import cache
-from itertools import cycle
 from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.support.preloaded import fork_servers
+from tests.support.preloaded import fork_programs
 
-# The slowest files, by parts of their paths: they start first, so that two processes end together.
+# The slowest files, by parts of their paths: they start first, so that all processes end together.
 LONG = (
-    "simulation/",
-    "test_documents.py",
-    "test_check_and_repair.py",
-    "test_disk_full.py",
-    "test_odd.py",
-    "test_spark.py",
+    "tests/spark/",  # five minutes, in one process
     "compatibility/",
-    "crash/",
-    "access/",
-    "test_written_guides.py",
-    "readergroup/",
-    "test_event_time.py",
-    "soak/",
-    "spark/",
-    "fuzz/",
-    "examples/",
-    "rest/",
-    "testing/",
-    "test_crashes.py",
-    "test_guides.py",
-    "test_installed.py",
+    "simulation/",
+    "browser/",
+    "migration/",
     "test_stopping.py",
+    "functions/",
+    "streamtables/",
+    "test_event_time",
+    "test_cluster.py",
+    "test_docs.py",
+    "test_disk_full.py",
+    "cluster/",
+    "access/",
     "web/test_events.py",
+    "crash/",
+    "damage/",
+    "notebook/",
+    "test_indexing.py",
+    "test_crashes.py",
+    "test_check_and_repair.py",
+    "readergroup/",
+    "fuzz/",
+    "test_installed.py",
+    "test_written_guides.py",
+    "soak/",
+    "retention/",
+    "testing/",
 )
 
-fork_servers()
+SHARED = {"Spark session": r"\bspark: Any|conftest import .*\bWorld\b", "Java tests": r"java_run import"}
 
-# No deadline for an example: a shared machine may stop for longer than any useful one.
-settings.register_profile("nadi", deadline=None)
+fork_programs()
+
+# Half of the usual examples, and no deadline for one: a shared machine may stop for longer than any useful one.
+settings.register_profile("nadi", deadline=None, max_examples=50)
 settings.load_profile("nadi")
 
 
@@ -55,29 +62,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+gc.disable()  # until all tests are collected, as each process does: they remain
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        return next((rank for rank, part in enumerate(LONG) if part in item.nodeid), len(LONG))
+        file = item.nodeid.partition("::")[0]
+        return next((rank for rank, part in enumerate(LONG) if part in file), len(LONG))
 
     items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run each file's tests in one process, and the files that share a Spark session in two.
-
-    In each process, the session's first tests cost as much as dozens of later ones.
-    """
+    """Run each file's tests in one process, and all files that share a Spark session in the same one, as a session's
+    first test costs as much as dozens of later ones; also all that need the compiled Java tests."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    scheduling, sessions = LoadFileScheduling(config, log), cycle(("one session of Spark", "another session of Spark"))
+    scheduling = LoadFileScheduling(config, log)
 
     @cache
     def scope_of(file: str) -> str:
-        shares = re.search(r"\bspark: Any|conftest import .*\bWorld\b", (config.rootpath / file).read_text())
-        return next(sessions) if shares else file
+        text = (config.rootpath / file).read_text()
+        return next((shared for shared, sign in SHARED.items() if re.search(sign, text)), file)
 
     scheduling._split_scope = lambda nodeid: scope_of(nodeid.partition("::")[0])
     return scheduling

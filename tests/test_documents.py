@@ -53,23 +53,10 @@ def test_the_examples_of_cuts_and_times(guide: str, least: int, tmp_path: Path) 
 @pytest.mark.timeout(900)  # many commands are processes
 def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
-        for command, printed in _steps("cli.md", 5):
-            code, said = _run(command, tmp_path, NADI_CONTROLLER=server.controller_uri, COLUMNS="120")
+        for command, printed in steps("cli.md", 5):
+            code, said = run(command, tmp_path, NADI_CONTROLLER=server.controller_uri, COLUMNS="120")
             assert said == printed, command
             assert code == (1 if re.search("^error:", printed, re.M) else 0), command
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="an example is for curl")
-@pytest.mark.timeout(600)  # one of the commands starts Spark
-def test_tutorial_commands_print_what_is_printed(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    guide = (ROOT / "docs" / "tutorial.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    (tmp_path / "day.py").write_text(program)
-    with nadi.embedded(tmp_path / "data", rest_port=0) as server:
-        for command, printed in _steps("tutorial.md"):
-            _, said = _run(command, tmp_path, NADI_CONTROLLER=server.controller_uri, NADI_REST=server.rest_uri)
-            assert said == printed, command
 
 
 def test_spark_guide_settings_of_tuned_are_all_there() -> None:
@@ -80,13 +67,13 @@ def test_spark_guide_settings_of_tuned_are_all_there() -> None:
 
 @pytest.mark.parametrize(("document", "least"), [("configuration.md", 3), ("install.md", 1)])
 def test_the_examples_of_settings(document: str, least: int) -> None:
-    for command, printed in _steps(document, least):
-        code, said = _run(command, ROOT)
+    for command, printed in steps(document, least):
+        code, said = run(command, ROOT)
         assert said == printed, command
         assert code == (2 if re.search("^error:", printed, re.M) else 0), command
 
 
-def _run(command: str, folder: Path, **environment: str) -> tuple[int, str]:
+def run(command: str, folder: Path, **environment: str) -> tuple[int, str]:
     """Return the exit code and output of a command; nadi's commands run in this process unless they need a shell, which
     takes a fifth of the time.
     """
@@ -106,7 +93,7 @@ def _run(command: str, folder: Path, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def _steps(document: str, least: int = 10) -> list[tuple[str, str]]:
+def steps(document: str, least: int = 10) -> list[tuple[str, str]]:
     """Return the commands of a document's transcripts, and the output of each."""
     transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
     steps = [step.partition("\n") for text in transcripts for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
@@ -117,6 +104,6 @@ def _steps(document: str, least: int = 10) -> list[tuple[str, str]]:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
 def test_the_examples_of_rest(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server:
-        for command, printed in _steps("rest.md", 5):
-            code, said = _run(command, tmp_path, NADI=server.rest_uri)
+        for command, printed in steps("rest.md", 5):
+            code, said = run(command, tmp_path, NADI=server.rest_uri)
             assert (code, said.rstrip("\n")) == (0, printed.rstrip("\n")), command

@@ -38,7 +38,9 @@ def test_the_guide_to_testing(pytester: pytest.Pytester) -> None:
     assert sorted(files) == ["conftest.py", "script.py", "test_crash.py", "test_readings.py"]
     for name, text in files.items():
         (pytester.path / name).write_text(text)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
+    result = pytester.runpytest_inprocess(
+        *("-p", "no:cacheprovider", "--strict-markers", "-o", "asyncio_default_fixture_loop_scope=function")
+    )
     result.assert_outcomes(passed=2)
     script = pytester.run(sys.executable, "script.py")
     assert script.outlines == ["[b'a']"]

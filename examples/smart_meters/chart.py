@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from rich.table import Table
 
 from examples.smart_meters.readings import DAY_MS, METERS, MINUTE_MS, Reading
 from examples.smart_meters.slices import Slice, micro_wh
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.patches import Patch
 
 STEP_MS = 15 * MINUTE_MS  # one point of the chart is the mean power of a quarter of an hour
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -73,6 +68,12 @@ def comparison(before: Week, after: Week) -> Table:
 
 def draw(weeks: Sequence[Week], path: Path) -> None:
     """Draw a PNG of the weeks, one below the other on the same scales: power, and each meter's slices as bars."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.patches import Patch
+
     top = max(float(np.nanmax(week.power_kw, initial=1.0)) for week in weeks) * 1.08
     lane = top * 0.055  # each meter's slices have their own lane below the power
     floor = -lane * (len(METERS) + 0.6)

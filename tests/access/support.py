@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import trustme
 
 import nadi
+from nadi.access import users
 from nadi.access.permissions import Permissions
-from nadi.access.users import User, hash_password, write_users
+from nadi.access.users import User, write_users
 from nadi.standalone import EmbeddedServer, ServerSecurity
 
 PASSWORD = "correct horse"
@@ -27,15 +29,17 @@ GRANTS = {
 
 @functools.cache
 def password_hash() -> str:
-    return hash_password(PASSWORD)
+    """Return a hash that is quick to check; the usual one takes a third of a second."""
+    with mock.patch.object(users, "_LOG_COST", 4):
+        return users.hash_password(PASSWORD)
 
 
 def users_file(folder: Path, grants: dict[str, str] | None = None) -> Path:
     """Write a users file in which all passwords are PASSWORD; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "users"
-    users = {name: User(name, password_hash(), Permissions.parse(text)) for name, text in (grants or GRANTS).items()}
-    write_users(path, users)
+    text_of = grants or GRANTS
+    write_users(path, {name: User(name, password_hash(), Permissions.parse(text_of[name])) for name in text_of})
     return path
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -40,17 +41,57 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A separate page. Errors of scripts and violations of its security policy fail the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+# Draws 20 times a second: at 60, each page takes a whole processor
+SELDOM = """const later = window.setTimeout;
+window.requestAnimationFrame = (draw) => later(() => draw(performance.now()), 50);
+window.cancelAnimationFrame = window.clearTimeout;"""
+
+
+@contextmanager
+def checked_page(browser: Any, *, seldom: bool = True, **options: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A page, and a list of errors of its scripts and violations of its security policy."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    if seldom:
+        context.add_init_script(SELDOM)
     page = context.new_page()
     page.set_default_timeout(60_000)  # other tests run at the same time
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda entry: errors.append(entry.text) if "Content Security Policy" in entry.text else None)
-    yield page
+    yield page, errors
     context.close()
+
+
+@pytest.fixture(scope="module")
+def context_options() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Any, context_options: dict[str, Any]) -> Iterator[tuple[Any, list[str]]]:
+    with checked_page(browser, **context_options) as page:
+        yield page
+
+
+@pytest.fixture
+def page(shared_page: tuple[Any, list[str]]) -> Iterator[Any]:
+    """The module's page, empty: a second page starts more slowly. Errors of scripts and violations of its security
+    policy fail the test."""
+    page, errors = shared_page
+    errors.clear()
+    yield page
+    page.unroute_all()
+    if page.url.startswith("http"):
+        page.evaluate("localStorage.clear()")
+    page.goto("about:blank")
+    assert not errors
+
+
+@pytest.fixture
+def own_page(browser: Any) -> Iterator[Any]:
+    """A page for scripts or a clock of the test, or its own pace."""
+    with checked_page(browser, seldom=False) as (page, errors):
+        yield page
     assert not errors
 
 

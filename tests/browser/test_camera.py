@@ -40,7 +40,10 @@ def opened(page: Any, server: EmbeddedServer, name: str) -> None:
 @pytest.mark.slow  # a browser can't keep the pace while other tests run
 @pytest.mark.parametrize("speed", [1, 8])
 @pytest.mark.usefixtures("road")
-def test_camera_replay_keeps_the_pace(page: Any, server: EmbeddedServer, speed: int, record_property: Figures) -> None:
+def test_camera_replay_keeps_the_pace(
+    own_page: Any, server: EmbeddedServer, speed: int, record_property: Figures
+) -> None:
+    page = own_page
     opened(page, server, "all")
     page.get_by_label("Speed").select_option(str(speed))
     until(page, f"{SHOWN} > 10")
@@ -63,8 +66,9 @@ def test_camera_replay_in_a_notebook(page: Any, manager: StreamManager) -> None:
 @pytest.mark.slow  # as above
 @pytest.mark.usefixtures("road")
 def test_camera_replay_in_a_notebook_keeps_the_pace(
-    page: Any, manager: StreamManager, record_property: Figures
+    own_page: Any, manager: StreamManager, record_property: Figures
 ) -> None:
+    page = own_page
     cell = Cell(page, manager, "road", "camera", named="all")
     page.locator("canvas[data-frames]").wait_for()
     for speed in (1, 8):

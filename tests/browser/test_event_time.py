@@ -38,17 +38,9 @@ def grid(manager: StreamManager) -> str:
     return "grid"
 
 
-@pytest.fixture
-def page(browser: Any) -> Any:
-    """A page in the time zone of London."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, timezone_id="Europe/London")
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
-    assert not errors
+@pytest.fixture(scope="module")
+def context_options() -> dict[str, Any]:
+    return {"timezone_id": "Europe/London"}
 
 
 def test_imported_year_is_drawn_and_replayed_by_event_time(page: Any, server: EmbeddedServer, grid: str) -> None:

@@ -173,8 +173,9 @@ def test_zooming_out_is_limited(page: Any, server: EmbeddedServer, manager: Stre
 
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_browser_with_a_wrong_clock_shows_current_events(
-    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, hours: int
+    own_page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, hours: int
 ) -> None:
+    page = own_page
     page.add_init_script(f"const real = Date.now; Date.now = () => real() + {hours * HOUR_MS};")
     with writing(manager, scope, "meters", lambda i: b'{"i": %d}' % i):
         page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
@@ -219,7 +220,8 @@ def stopped(server: EmbeddedServer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("view", ["", "#/stream/sc/meters", "#/play/sc/meters"])
-def test_page_reports_a_hanging_server_and_recovers(page: Any, tmp_path: Path, view: str) -> None:
+def test_page_reports_a_hanging_server_and_recovers(own_page: Any, tmp_path: Path, view: str) -> None:
+    page = own_page
     with nadi.embedded(tmp_path, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "meters", 2)

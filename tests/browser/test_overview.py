@@ -45,6 +45,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture
+def page(own_page: Any) -> Any:
+    return own_page
+
+
 def rows(page: Any) -> Any:
     return page.locator(".scroller a.cells:not([hidden])")
 

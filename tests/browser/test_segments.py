@@ -25,6 +25,11 @@ PAINTED = """
 LABEL = "document.querySelector('.picture canvas')?.getAttribute('aria-label') ?? ''"
 
 
+@pytest.fixture
+def page(own_page: Any) -> Any:
+    return own_page
+
+
 @pytest.fixture(scope="module")
 def wide(manager: StreamManager) -> str:
     """A scope with a stream of this many current segments, and a bookmark."""

@@ -31,9 +31,9 @@ WAIT_S = 60
 
 
 @contextmanager
-def served(*arguments: str, log: Path) -> Iterator[dict[str, str]]:
+def served(*arguments: str, log: Path, forked: bool = True) -> Iterator[dict[str, str]]:
     """Run `nadi up` with its log in a file; yield its addresses, and stop it cleanly."""
-    command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
+    command = [sys.executable, *([] if forked else ["-u"]), "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
     with log.open("w") as messages:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env={**os.environ})
     try:
@@ -170,7 +170,8 @@ def test_json_log_of_an_unformattable_message_is_one_line() -> None:
 def test_failed_tls_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
     log, made = tmp_path / "log", certificate(tmp_path / "tls")
     tls = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key))
-    with served("--data", str(tmp_path / "data"), *tls, "--log-format", "json", log=log) as addresses:
+    options = ("--data", str(tmp_path / "data"), *tls, "--log-format", "json")
+    with served(*options, log=log, forked=False) as addresses:  # gRPC reads its settings when it is imported
         host, _, port = addresses["controller"].strip().rpartition("/")[2].rpartition(":")
         for _ in range(20):
             with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:

@@ -62,7 +62,8 @@ def test_messages_of_libraries_are_not_printed() -> None:
                         connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
         Thread(target=answer, daemon=True).start()
-        command = [sys.executable, "-m", "nadi", "scope", "list", "--patience", "2"]
+        # -u: not forked, as gRPC reads its settings when it is imported
+        command = [sys.executable, "-u", "-m", "nadi", "scope", "list", "--patience", "2"]
         done = subprocess.run(
             [*command, "--controller", f"tls://127.0.0.1:{port}"],
             capture_output=True,

@@ -52,7 +52,7 @@ def _by_key(stored: list[bytes]) -> dict[str, list[int]]:
     return numbers
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))])
 async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
     chance, writer_id = random.Random(seed), uuid4().bytes
     checkpoint = 0  # recorded by the application: all events before this number are stored
@@ -172,7 +172,7 @@ async def test_write_cancelled_as_its_reply_arrives_is_not_stored_again(
         assert here.all_stored() == [event.data for event in events]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 async def test_cancelled_writers_on_one_connection_store_each_event_once(seed: int) -> None:
     chance, writer_id = random.Random(seed), uuid4().bytes
     events = EVENTS[:600]

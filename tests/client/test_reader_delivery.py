@@ -39,15 +39,16 @@ def main(uri: str, stream: str, order: str, folder: str) -> None:
                 store()
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_program_killed_at_random_repeats_or_loses_events_by_its_order(
-    uri: str, manager: StreamManager, tmp_path: Path, order: str
+    uri: str, manager: StreamManager, tmp_path: Path, order: str, kills: int
 ) -> None:
     chance, stream, written = random.Random(order), f"alone-{next(_streams)}", 0
     manager.create_stream("sc", stream, 2)
     got, position = tmp_path / "got", tmp_path / "position"
     got.touch()
-    for _ in range(4):
+    for _ in range(kills):
         command = [
             sys.executable,
             "-c",

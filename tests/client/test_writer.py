@@ -175,7 +175,7 @@ async def test_memory_is_bounded() -> None:
         await waiting
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 4))])
 async def test_large_events_are_stored_once_in_order(seed: int) -> None:
     async with world(1, Chaos(seed, before=0.25, after=0.25) if seed else None) as w:
         writer = await w.manager.create_writer("sc", "st")

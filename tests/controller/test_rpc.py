@@ -346,7 +346,7 @@ async def test_random_requests_get_sensible_codes(seed: int) -> None:
 
     async with served() as (call, _store, _controller):
         random = Random(seed)
-        for _ in range(40):
+        for _ in range(15):
             await call("createScope", pb.ScopeInfo(scope="home"))  # in case it was deleted
             await call("createStream", config())
             for rpc in random.sample(sorted(METHODS), len(METHODS)):

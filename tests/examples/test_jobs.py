@@ -15,7 +15,7 @@ from examples.log_patterns import job as log_job
 from examples.log_patterns.checker import PATTERNS, read_and_compare
 from examples.log_patterns.lines import generated
 from examples.log_patterns.producer import LINES, write
-from examples.programs import ROOT, spark_session
+from examples.programs import ROOT
 from examples.returns import checker as returns_checker
 from examples.returns import job as returns_job
 from examples.returns.producer import create_streams, some_lines
@@ -24,14 +24,15 @@ from examples.running import Place
 from examples.sensor_slices import bookmarker, processor, waves
 from examples.sensor_slices import checker as slices_checker
 from examples.sensor_slices import producer as sensors_producer
+from tests.support.spark import spark_session, with_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Places = Callable[[str], Place]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with spark_session("examples", tmp_path_factory.mktemp("spark")) as session:
+def spark() -> Iterator[Any]:
+    with spark_session() as session, with_settings(session, {"spark.sql.session.timeZone": "UTC"}):
         yield session
 
 
@@ -76,9 +77,9 @@ def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) 
     here = places("returns")
     create_streams(here.manager, here.scope)
     here.manager.create_stream(here.scope, returns_checker.PAIRS, 2)
-    lines = some_lines(6_000)
+    lines = some_lines(3_000)
     count = 0
-    for some in (lines[:3_000], lines[3_000:]):
+    for some in (lines[:1_500], lines[1_500:]):
         sell(here.manager, here.scope, some, 0)
         query = returns_job.join_live(spark, here.controller, here.scope, here.folder / "checkpoint")
         try:

@@ -10,7 +10,7 @@ import pytest
 
 import nadi
 from nadi.standalone import EmbeddedServer, ServerSecurity
-from tests.access.support import GRANTS, PASSWORD, Certificate, certificate, password_hash, users_file
+from tests.access.support import GRANTS, PASSWORD, Certificate, certificate, users_file
 
 from .support import METERS, keda, refused
 
@@ -24,12 +24,8 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 @pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    password_hash.cache_clear()
-    with pytest.MonkeyPatch.context() as cheap:
-        cheap.setattr("nadi.access.users._LOG_COST", 4)
-        yield users_file(tmp_path_factory.mktemp("settings"), USERS)
-    password_hash.cache_clear()
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return users_file(tmp_path_factory.mktemp("settings"), USERS)
 
 
 @pytest.fixture(scope="module")

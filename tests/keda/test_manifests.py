@@ -16,7 +16,7 @@ from nadi.cli.app import app
 from nadi.client import StreamDataRetention
 from nadi.controller.external_scaler import authorization, trigger
 from nadi.standalone import EmbeddedServer, ServerSecurity
-from tests.access.support import PASSWORD, Certificate, certificate, password_hash, users_file
+from tests.access.support import PASSWORD, Certificate, certificate, users_file
 
 from .support import keda
 
@@ -78,11 +78,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, tls: Certificate) -> Iterator[EmbeddedServer]:
     folder = tmp_path_factory.mktemp("manifests")
-    password_hash.cache_clear()
-    with pytest.MonkeyPatch.context() as cheap:
-        cheap.setattr("nadi.access.users._LOG_COST", 4)
-        users = users_file(folder, {"root": "prn::*,READ_UPDATE", "bills": "prn::/scope:home/*,READ"})
-    password_hash.cache_clear()
+    users = users_file(folder, {"root": "prn::*,READ_UPDATE", "bills": "prn::/scope:home/*,READ"})
     security = ServerSecurity(users_file=str(users), tls_certificate=str(tls.certificate), tls_key=str(tls.key))
     with nadi.embedded(folder / "data", security=security) as server:
         root = nadi.Basic("root", PASSWORD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import secrets
 import time
@@ -61,10 +62,12 @@ def test_queries_agree_while_the_stream_changes(nadi_server: RestartableServer, 
     meters.write(340, 400)
     for number, reading in enumerate((frame, by_itself, frame, by_itself)):
         found = reading(end=cut.as_text())
-        rows = sorted((row["_segment_id"], row["_offset"]) for row in found.select("_segment_id", "_offset").collect())
-        assert rows == expected
-        summed = found.groupBy("meter").sum("wh").orderBy("meter").collect()
-        assert [tuple(row) for row in summed] == by_meter
+        rows = found.select("_segment_id", "_offset", "meter", "wh").collect()
+        assert sorted(tuple(row)[:2] for row in rows) == expected
+        sums = collections.Counter[str]()
+        for row in rows:
+            sums[row.meter] += row.wh
+        assert sorted(sums.items()) == by_meter
         assert found.columns == united.columns
         if number == 1:
             meters.catch_up(lake)
@@ -155,9 +158,9 @@ def test_a_large_file_is_read_by_several_tasks(
     nadi_server: RestartableServer, meters: Meters, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LAKE_ROW_GROUP_BYTES", 1)
-    lake, names = meters.lake(partition=""), [secrets.token_hex(100) for _ in range(40_000)]
+    lake, names = meters.lake(partition=""), [secrets.token_hex(800) for _ in range(5_000)]
     events = [b'{"meter": "%s", "wh": %d}' % (name.encode(), at) for at, name in enumerate(names)]
-    meters.write_events(*events, keys=names)
+    meters.write_events(*events)
     meters.catch_up(lake)
     union = meters.union()
     assert len(union.table_files) == 1
@@ -166,7 +169,7 @@ def test_a_large_file_is_read_by_several_tasks(
     for more, tasks in (({}, 3), ({"max_partitions": 2}, 2), ({"min_partition_bytes": 1 << 30}, 1)):
         found = spark.read.format("nadi").options(**options, **more).load()
         assert found.rdd.getNumPartitions() == tasks
-        assert sorted(row.wh for row in found.select("wh").collect()) == list(range(40_000))
+        assert sorted(row.wh for row in found.select("wh").collect()) == list(range(5_000))
 
 
 def test_moments_and_bookmarks_are_read_from_the_table_once_the_stream_has_lost_them(

@@ -93,8 +93,19 @@ def compacted(meters: Meters, lake: LakeDefinition) -> None:
         writer.compact()
 
 
-@pytest.mark.parametrize("damage", [cut_off, flipped])
-@pytest.mark.parametrize("which", FILES)
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [
+        ("metadata", cut_off),
+        ("manifest list", flipped),
+        ("manifest", cut_off),
+        ("data", flipped),
+        pytest.param("metadata", flipped, marks=pytest.mark.slow),
+        pytest.param("manifest list", cut_off, marks=pytest.mark.slow),
+        pytest.param("manifest", flipped, marks=pytest.mark.slow),
+        pytest.param("data", cut_off, marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_file_is_named(
     nadi_server: RestartableServer, meters: Meters, which: str, damage: Callable[[bytes], bytes]
 ) -> None:

@@ -30,7 +30,7 @@ from nadi.naming import parse_segment_name, segment_id, segment_name
 
 from .random_stream import RandomStream, Written, check_order
 
-EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "500"))
+EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "200"))
 SEED = int(os.environ.get("NADI_STREAM_SEED", "0"))
 Cut = Mapping[int, int]
 

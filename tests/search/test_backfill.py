@@ -95,19 +95,19 @@ async def test_dead_letters_of_a_killed_indexer_are_written_once(logs: Indexed) 
 async def test_backfilled_events_are_in_order(logs: Indexed) -> None:
     """Order holds before, within and after the history, whichever process indexes which part when."""
     await logs.indexed(map(event, range(50)))
-    for first in range(50, 1_050, 250):
-        await logs.write(map(event, range(first, first + 250)))
-    parts = await parts_of(logs, logs.uri, 8_000)
+    for first in range(50, 450, 100):
+        await logs.write(map(event, range(first, first + 100)))
+    parts = await parts_of(logs, logs.uri, 3_200)
     assert len(parts) > 8
     async with logs.running():
-        for number in range(1_050, 1_450, 100):
-            await logs.write(map(event, range(number, number + 100)))
+        for number in range(450, 650, 50):
+            await logs.write(map(event, range(number, number + 50)))
             await (await logs.search()).query("")
         for part in random.Random(3).sample(parts, len(parts)):
             await asyncio.to_thread(part.index)
         search = await logs.caught_up()
     newest = await all_hits(search, limit=77)
-    assert sorted(numbers(newest)) == list(range(1_450))
+    assert sorted(numbers(newest)) == list(range(650))
     assert await all_hits(search, limit=501, order="oldest") == newest[::-1]
     for segment in {hit.segment_id for hit in newest}:
         offsets = [hit.offset for hit in newest if hit.segment_id == segment]

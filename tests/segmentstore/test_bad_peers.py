@@ -132,7 +132,7 @@ def others(store: SegmentStore) -> Iterator[Connection]:
 async def test_reads_of_a_peer_that_does_not_read_wait_as_requests(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 8)
-        asked = 100
+        asked = 40
         reads = b"".join(encode(wire.ReadSegment(S, n % 4 * MIB, 2 * MIB, "", n)) for n in range(asked))
         greedy = [Rude(store.address) for _ in range(5)]
         for rude in greedy:

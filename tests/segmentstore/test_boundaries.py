@@ -172,7 +172,13 @@ MARK = b"a mark that stands nowhere else"
 
 @pytest.mark.parametrize(
     ("at", "is_noise", "stop"),
-    [(0.01, True, True), (0.5, True, True), (0.95, True, True), (0.01, False, True), (0.01, False, False)],
+    [
+        pytest.param(0.01, True, True, marks=pytest.mark.slow),
+        (0.5, True, True),
+        pytest.param(0.95, True, True, marks=pytest.mark.slow),
+        pytest.param(0.01, False, True, marks=pytest.mark.slow),
+        (0.01, False, False),
+    ],
 )
 def test_read_resumes_after_a_damaged_large_event(tmp_path: Path, at: float, *, is_noise: bool, stop: bool) -> None:
     """The server knows where appends begin, but a large event has several: reads resume after all of them, even if the

@@ -48,14 +48,17 @@ def test_server_keeps_its_guarantees_with_kills_every_minute(seed: int) -> None:
 
 
 def test_equal_seeds_repeat_in_every_process() -> None:
-    code = "import sys; from tests.simulation.work import simulate; print(simulate(sys.argv[1], 20.0).trace)"
+    code = (
+        "import sys; from tests.simulation.work import simulate; "
+        "print(*(simulate(seed, 20.0).trace for seed in sys.argv[1:]), sep='\\n')"
+    )
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
 
-    def trace(seed: int, hashing: int) -> str:
+    def traces(hashing: int, *seeds: str) -> list[str]:
         environment = os.environ | {"PYTHONHASHSEED": f"{hashing}", "PYTHONPATH": path}
-        command = [sys.executable, "-c", code, f"{seed}"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-c", code, *seeds]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    first = trace(4, 1)
-    assert trace(4, 2) == first
-    assert trace(5, 1) != first
+    first, other = traces(1, "4", "5")
+    assert first != other
+    assert traces(2, "4") == [first]

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.spark
 YEAR = datetime(2025, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 METERS = 12
+DAYS = 12
 
 
 def readings(hours: Iterable[int], *, padding: bool = True) -> list[tuple[bytes, str]]:
@@ -54,17 +55,17 @@ def load(manager: nadi.StreamManager, stream: str, events: list[tuple[bytes, str
 
 def as_loaded(manager: nadi.StreamManager, stream: str) -> None:
     manager.create_stream("home", stream, 3, event_time="read_at")
-    load(manager, stream, readings(range(24 * 30)))
+    load(manager, stream, readings(range(24 * DAYS)))
 
 
 def as_split_and_merged(manager: nadi.StreamManager, stream: str) -> None:
     manager.create_stream("home", stream, 3, event_time="read_at")
-    load(manager, stream, readings(range(24 * 10)))
+    load(manager, stream, readings(range(8 * DAYS)))
     first, second, third = manager.current_segments("home", stream)
     manager.scale_stream("home", stream, [first.segment_id], [(0.0, 0.1), (0.1, first.high)])
-    load(manager, stream, readings(range(24 * 10, 24 * 20)))
+    load(manager, stream, readings(range(8 * DAYS, 16 * DAYS)))
     manager.scale_stream("home", stream, [second.segment_id, third.segment_id], [(second.low, 1.0)])
-    load(manager, stream, readings(range(24 * 20, 24 * 30)))
+    load(manager, stream, readings(range(16 * DAYS, 24 * DAYS)))
 
 
 def time_of(event: bytes) -> datetime | None:
@@ -106,10 +107,10 @@ def test_watermark_drops_no_rows(home: Home, limit: dict[str, str]) -> None:
     stream = f"behind-{next(iter(limit), 'all')}"
     as_split_and_merged(home.manager, stream)
     query = Query(home, stream, **limit)
-    for _ in range(5):
+    for _ in range(4):
         query.trigger()
     query.restart(2)
-    assert len(query.run()) == len(set(query.run())) == 24 * 30 * METERS
+    assert len(query.run()) == len(set(query.run())) == 24 * DAYS * METERS
     assert late_rows(query.batches, 0 * HOUR) == []
 
 
@@ -118,7 +119,7 @@ def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
     chance = random.Random(5)
     manager.create_stream("home", stream, 3, event_time="read_at")
     events = list[tuple[bytes, str]]()
-    for event, key in readings(range(24 * 30)):
+    for event, key in readings(range(24 * DAYS)):
         shift = chance.choice([0] * 40 + [-chance.randrange(48)] * 8 + [24, None])
         time, meter = time_of(event), msgspec.json.decode(event)["meter"]
         assert time is not None
@@ -160,14 +161,14 @@ def test_batch_smaller_than_a_row_per_segment_advances(home: Home, limit: dict[s
 
 
 def test_batch_ends_at_one_time_in_all_streams(home: Home) -> None:
-    for name, hours in (("many-a", 24 * 10), ("many-b", 24 * 30)):
+    for name, hours in (("many-a", 8 * DAYS), ("many-b", 24 * DAYS)):
         home.manager.create_stream("home", name, 2, event_time="read_at")
         load(home.manager, name, readings(range(hours), padding=name == "many-b"))
     home.manager.create_stream("home", "many-c", 1)
-    untimed = [b"%d" % number for number in range(2_500)]
+    untimed = [b"%d" % number for number in range(1_000)]
     load(home.manager, "many-c", [(event, "k") for event in untimed])
-    query = Query(home, stream_pattern="many-.", maxBytesPerTrigger="150000")
-    assert len(query.run()) == 40 * 24 * METERS + len(untimed)
+    query = Query(home, stream_pattern="many-.", maxBytesPerTrigger="60000")
+    assert len(query.run()) == 32 * DAYS * METERS + len(untimed)
     timed = [[event for event in batch if event.startswith(b"{")] for batch in query.batches]
     assert late_rows(timed, 0 * HOUR) == []
     assert sum(any(not event.startswith(b"{") for event in batch) for batch in query.batches) <= 3, "as without a time"
@@ -192,7 +193,7 @@ def test_read_only_client_plans_equal_batches(home: Home, monkeypatch: pytest.Mo
 def test_events_before_query_start_are_not_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     as_loaded(home.manager, "from-the-middle")
     cuts = home.manager.cuts("home", "from-the-middle")
-    middle = cuts.after(cuts.head(), 24 * 15 * METERS)
+    middle = cuts.after(cuts.head(), 12 * DAYS * METERS)
     read = dict[str, int]()
     whole = segment_range.read_segment_range
 
@@ -202,7 +203,7 @@ def test_events_before_query_start_are_not_read(home: Home, monkeypatch: pytest.
 
     monkeypatch.setattr(event_index, "read_segment_range", noted)
     query = Query(home, "from-the-middle", start_stream_cut=middle.as_text(), **LIMITS[0])
-    assert len(query.run()) == 24 * 15 * METERS
+    assert len(query.run()) == 12 * DAYS * METERS
     assert late_rows(query.batches, 0 * HOUR) == []
     starts = {segment_name("home", "from-the-middle", number): at for number, at in middle.positions.items()}
     assert read
@@ -218,7 +219,7 @@ def test_query_at_tail_sends_no_requests(home: Home, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(StreamView, "event_time", asked)
     for hour in range(3):
-        load(home.manager, "tail", readings([24 * 30 + hour]))
+        load(home.manager, "tail", readings([24 * DAYS + hour]))
         assert query.trigger()
         assert not query.trigger()
     assert [len(batch) for batch in query.batches] == [METERS] * 3
@@ -231,7 +232,9 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(world: World, 
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     example = guide.partition("### Windows over history\n")[2].partition("```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {"spark": world.spark, "home": {"controller": world.uri, "scope": "home"}}
-    exec(compile(example.replace('"meters"', repr(stream)), "docs/spark.md", "exec"), names)
+    exec(
+        compile(example.replace('"meters"', repr(stream)).replace("1000000", "300000"), "docs/spark.md", "exec"), names
+    )
     counts = names["days"].selectExpr("cast(window.start as long) day", "count")
 
     def keep(rows: Any, _: int) -> None:
@@ -241,7 +244,7 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(world: World, 
     query = query.trigger(availableNow=True).start()
     query.awaitTermination(300)
     first = int(YEAR.timestamp())
-    assert found == [(first + 86_400 * day, 24 * METERS) for day in range(29)], "the last day isn't over"
+    assert found == [(first + 86_400 * day, 24 * METERS) for day in range(DAYS - 1)], "the last day isn't over"
     late = [progress["stateOperators"][0]["numRowsDroppedByWatermark"] for progress in query.recentProgress]
     assert sum(late) == 0
     assert len(late) > 3

@@ -23,7 +23,7 @@ from nadi.spark.reading.offsets import Offset
 from nadi.spark.reading.progress import QueryProgress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
-EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "500"))
+EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "200"))
 SEED = int(os.environ.get("NADI_STREAM_SEED", "0"))
 _Result = TypeVar("_Result")
 

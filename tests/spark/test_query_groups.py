@@ -383,10 +383,10 @@ def test_query_with_group_continues_after_forgotten_epochs(home: Home) -> None:
 
 
 def test_spark_query_survives_lost_checkpoint(world: World, tmp_path: Path) -> None:
-    numbers = [b"%d" % number for number in range(100)]
+    numbers = [b"%d" % number for number in range(20)]
     for stream in ("in-spark", "in-spark-out"):
         world.manager.create_stream("home", stream, 2)
-    for number in range(3):
+    for number in range(2):
         with world.manager.create_writer("home", "in-spark") as writer:
             writer.write_batch(numbers, [event.decode() for event in numbers])
         rows = world.read_stream(**exact("in-spark"))

@@ -43,7 +43,7 @@ LIMITS: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 15))])
 def test_query_of_a_scaled_stream_reads_each_event_once_in_order(home: Home, seed: int) -> None:
     chance = random.Random(seed)
     stream = ScaledStream(home.manager, f"scaled-{seed}", seed)

@@ -33,7 +33,6 @@ def views(world: World) -> World:
     """Scope home: stream meters, with a table with a key, and one of its changes; typed, with a schema; plain-text,
     with neither; and broken, whose schema has changed since its table was defined."""
     manager = world.manager
-    world.spark.conf.set("spark.sql.shuffle.partitions", "2")
     for stream in ("meters", "meter-changes", "typed", "plain-text", "broken"):
         manager.create_stream("home", stream, 2)
     with manager.create_writer("home", "meters") as writer:
@@ -85,14 +84,12 @@ def test_a_scope_in_sql(views: World, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_views_with_upper_case_columns(views: World) -> None:
     manager, spark = views.manager, views.spark
-    manager.create_stream("home", "capitals")
-    manager.stream_tables("home").define("capitals", value_schema="Meter string, OFFSET long", key=["Meter"])
-    with manager.create_writer("home", "capitals") as writer:
+    manager.create_scope("capitals")
+    manager.create_stream("capitals", "capitals")
+    manager.stream_tables("capitals").define("capitals", value_schema="Meter string, OFFSET long", key=["Meter"])
+    with manager.create_writer("capitals", "capitals") as writer:
         writer.write_event(b'{"Meter": "m1", "OFFSET": 9}', "m1")
-    try:
-        register(spark, "home", prefix="upper_", controller=views.uri)
-    finally:
-        manager.stream_tables("home").delete("capitals")
+    register(spark, "capitals", prefix="upper_", controller=views.uri)
     for view in ("upper_capitals", "upper_capitals_latest"):
         assert spark.table(view).columns == ["Meter", "OFFSET", "segment_id"]
         assert rows(spark.sql(f"select Meter, OFFSET from {view}")) == [{"Meter": "m1", "OFFSET": 9}]
@@ -100,26 +97,33 @@ def test_views_with_upper_case_columns(views: World) -> None:
 
 def test_views_with_prefix_and_range_are_fixed(views: World) -> None:
     manager, spark = views.manager, views.spark
-    manager.create_stream("home", "grows")
-    manager.stream_tables("home").define("grows", value_schema="wh long", value_mode="DROPMALFORMED")
-    with manager.create_writer("home", "grows") as writer:
+    manager.create_scope("growing")
+    manager.create_stream("growing", "grows")
+    manager.stream_tables("growing").define("grows", value_schema="wh long", value_mode="DROPMALFORMED")
+    with manager.create_writer("growing", "grows") as writer:
         writer.write_event(b'{"wh": 1}', "k").result(60)
-        assert "home_grows" in register(spark, "home", prefix="home_", controller=views.uri)
+        assert "home_grows" in register(spark, "growing", prefix="home_", controller=views.uri)
         writer.write_event(b'{"wh": 2}', "k")
         writer.write_event(b"nonsense", "k")
     assert spark.table("home_grows").count() == 1, "it stays what it was"
-    register(spark, "home", prefix="home_", controller=views.uri)
+    register(spark, "growing", prefix="home_", controller=views.uri)
     assert spark.table("home_grows").count() == 2
     with pytest.raises(InvalidArgumentError, match="'value_format'"):
-        register(spark, "home", controller=views.uri, value_format="json")
+        register(spark, "growing", controller=views.uri, value_format="json")
 
 
 def test_streaming_views_have_watermarks(views: World, tmp_path: Path) -> None:
-    spark = views.spark
+    manager, spark = views.manager, views.spark
+    manager.create_scope("live")
+    manager.create_stream("live", "meters", 1)
+    with manager.create_writer("live", "meters") as writer:
+        for number in range(200):
+            at = f"2026-11-14T00:{number // 60:02}:{number % 60:02}Z"
+            writer.write_event(json.dumps({"meter": "m1", "at": at}).encode(), "m1")
+    manager.stream_tables("live").define("meters", value_schema=SCHEMA, key=["meter"], event_time="at")
     given = {"controller": views.uri, "start": "head"}
-    names = register(spark, "home", prefix="live_", streaming=True, watermark="1 minute", **given)
-    assert "live_meters" in names
-    assert not any(name.endswith("_latest") for name in names)
+    names = register(spark, "live", prefix="live_", streaming=True, watermark="1 minute", **given)
+    assert names == ["live_meters"], "without a view of the latest rows"
     assert spark.table("live_meters").isStreaming
     by_minute = (
         "select w.start as minute, count(*) as readings from (select window(at, '1 minute') as w from {}) group by w"

@@ -22,6 +22,7 @@ def spark_session() -> Iterator[Any]:
     from nadi.spark import tuned
 
     builder = tuned(SparkSession.builder.master("local[2,2]").appName("nadi tests"), java_options=JAVA_OPTIONS)
+    builder.config("spark.sql.shuffle.partitions", "2")
     for setting in filter(None, os.environ.get("NADI_SPARK_CONF", "").split(";")):
         builder.config(*setting.split("=", 1))
     session = builder.getOrCreate()

@@ -25,7 +25,7 @@ from cachetools import LRUCache
 
 from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission
-from nadi.access.users import User, UsersFile, hash_password, is_password
+from nadi.access.users import User, UsersFile, hash_of_no_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning
@@ -55,7 +55,7 @@ class Gate:
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._permits = Shares(LOGINS_WAITING), FairQueue(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
-        self._dummy_hash = hash_password(secrets.token_hex(16))  # unknown users take the same time to check
+        self._dummy_hash = hash_of_no_password()  # unknown users take the same time to check
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0

@@ -118,7 +118,15 @@ class UsersFile:
 def hash_password(password: str) -> str:
     """Return the hash to store for a password; it has a random salt."""
     salt = secrets.token_bytes(_SALT_BYTES)
-    digest = _scrypt(password, salt, _LOG_COST, _BLOCK, _PARALLEL)
+    return _stored(salt, _scrypt(password, salt, _LOG_COST, _BLOCK, _PARALLEL))
+
+
+def hash_of_no_password() -> str:
+    """Return a hash to compare passwords with that no password has; it is made at once."""
+    return _stored(secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))
+
+
+def _stored(salt: bytes, digest: bytes) -> str:
     numbers = f"{_LOG_COST}${_BLOCK}${_PARALLEL}"
     return f"scrypt${numbers}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 

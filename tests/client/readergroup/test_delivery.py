@@ -29,15 +29,16 @@ def drained(reader: Any) -> list[int]:
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("way", ["events", "blocks"])
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_readers_killed_at_random_keep_their_delivery_guarantee(
-    uri: str, manager: StreamManager, groups: ReaderGroupManager, tmp_path: Path, delivery: Any, way: str
+    uri: str, manager: StreamManager, groups: ReaderGroupManager, tmp_path: Path, delivery: Any, way: str, kills: int
 ) -> None:
     chance = random.Random(f"{delivery} {way}")
     stream = new_stream(manager, 3)
     group = new_group(groups, stream, refresh_ms=50)
     path, count = tmp_path / "got", 0
     path.touch()
-    for kill in range(3):
+    for kill in range(kills):
         command = [sys.executable, "-m", "tests.client.readergroup.reader_main", uri, group.name]
         with subprocess.Popen([*command, f"killed-{kill}", delivery, way, str(path)]) as process:
             most = path.stat().st_size + chance.randrange(1, 5_000)

@@ -220,11 +220,11 @@ def test_killed_processes_write_each_change_once(manager: StreamManager, uri: st
         "                       on_progress=lambda count: print(count, flush=True))\n"
     )
     chance = random.Random(8)
-    for kill in range(4):
-        write(manager, "processes", 400, chance)
+    for kill in range(3):
+        write(manager, "processes", 200, chance)
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            for _ in range(1 + 2 * kill):
+            for _ in range(1 + kill):
                 assert process.stdout.readline()
             process.kill()
     write_changes(manager, "sc", "processes", "processes-changes", end="tail")

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def home(uri: str) -> Iterator[tuple[StreamManager, list[Row], list[tuple[int, StreamCut]]]]:
-    """Stream sc/usage: 3,000 rows of 60 meters, some of which delete, over a split and a merge; and cuts between."""
+    """Stream sc/usage: 1,200 rows of 60 meters, some of which delete, over a split and a merge; and cuts between."""
     chance = random.Random(7)
     with StreamManager(uri) as manager:
         manager.create_stream("sc", "usage", 2)
@@ -41,18 +41,18 @@ def home(uri: str) -> Iterator[tuple[StreamManager, list[Row], list[tuple[int, S
         rows: list[Row] = []
         places = [(0, cuts.head())]
         with manager.create_writer("sc", "usage") as writer:
-            for number in range(3_000):
+            for number in range(1_200):
                 row: Row = {"meter": f"m{chance.randrange(METERS)}", "wh": None, "note": None}
                 if chance.random() < 0.8:
                     row |= {"wh": number} if chance.random() < 0.7 else {"note": f"n{number}"}
                 rows.append(row)
                 writer.write_event(json.dumps(row).encode(), row["meter"])
-                if number % 600 == 599:
+                if number % 240 == 239:
                     writer.flush()
                     places.append((number + 1, cuts.tail()))
-                if number == 1_000:
+                if number == 400:
                     manager.scale_stream("sc", "usage", [0], [(0.0, 0.2), (0.2, 0.5)])
-                if number == 2_000:
+                if number == 800:
                     first, second = sorted(one.segment_id for one in manager.current_segments("sc", "usage"))[-2:]
                     manager.scale_stream("sc", "usage", [first, second], [(0.0, 0.5)])
         yield manager, rows, places
@@ -127,7 +127,7 @@ def levels(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 def test_latest_rows_at_each_cut(home: Any, memory: str, levels: set[int]) -> None:
     manager, rows, places = home
     table = nadi.stream_table(manager, "sc", "usage")
-    for count, cut in places:
+    for count, cut in places[-3:] if memory == "in files of files" else places:
         view = table.latest(cut)
         assert view.end == cut
         assert by_meter(pa.table(view)) == state(rows[:count])

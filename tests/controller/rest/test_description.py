@@ -17,7 +17,7 @@ from nadi.controller.rest.server import ENDPOINTS
 from nadi.standalone.embedded import EmbeddedServer
 from tests.controller.rest.test_resources import create
 
-EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "4"))  # per endpoint, both of valid and of invalid requests
+EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "2"))  # per endpoint, both of valid and of invalid requests
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def checkpoint(folder: Path, query: str = "q") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_restored_folder_equals_mirrored_folder(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "MIB", 3000)
     chance, client = random.Random(seed), client_of(ConnectionSettings(home.uri))
@@ -283,11 +283,11 @@ def test_a_batch_without_rows_after_the_mirror_is_restored(
 ) -> None:
     lives = Lives(world, f"silent-{work.__name__.replace('_', '-')}", tmp_path / "checkpoint")
     with with_settings(world.spark, {f"spark.sql.streaming.{name}": value for name, value in settings.items()}):
-        for life, hours in enumerate([(1, 3), (5,), (7,)]):
+        for life, hours in enumerate([(1, 3), (5,)]):
             lives.write(*hours)
             lives.run(work(lives.hours()))
             assert lives.lose() == 2 * life + 1, "a batch without rows follows each with rows"
-    assert sorted(lives.written()) == ["1:1", "3:1", "5:1"], "7 is open"
+    assert sorted(lives.written()) == ["1:1", "3:1"], "5 is open"
 
 
 def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutover, "SPARK_CUTOVER_EVERY_S", 0.0)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 def test_output_has_each_event_once_despite_kills_at_any_step(home: Home, seed: int) -> None:
     scene = Scene(home, f"any-{seed}", seed)
     chance, is_over = scene.chance, False
