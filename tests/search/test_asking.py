@@ -196,7 +196,7 @@ async def test_counts(logs: Indexed) -> None:
     days = await search.count(by="at", interval_s=86_400)
     assert days == {start: 24, start + timedelta(days=1): 24, start + timedelta(days=2): 12}
     assert await search.count(by="ms", interval_s=25) == {0.0: 25, 25.0: 25, 50.0: 10}
-    assert sum((await search.count(by="_came", interval_s=60)).values()) == 60
+    assert sum((await search.count(by="_arrived", interval_s=60)).values()) == 60
     wrong: dict[str, Any]
     for wrong in (
         {"by": "message"},
@@ -219,7 +219,7 @@ async def test_hit_position_reads_its_event(logs: Indexed) -> None:
     assert cut.positions[hit.segment_id] == hit.offset
     found = [one async for one in logs.manager.read_events(logs.scope, "logs", start=cut, end=await search.reached())]
     assert next(one for one in found if one.segment_id == hit.segment_id).data == hit.data
-    assert abs(hit.came - datetime.now(UTC)) < timedelta(minutes=5)
+    assert abs(hit.arrived - datetime.now(UTC)) < timedelta(minutes=5)
     assert hit.excerpt == Excerpt("request 57 of group7", ())
     (hit,) = (await search.query("group7 57")).hits
     assert hit.excerpt is not None

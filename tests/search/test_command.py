@@ -154,7 +154,7 @@ def test_a_guide(
 ) -> None:
     monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
     text = (ROOT / "docs" / guide).read_text()
-    shown = re.findall(r"^\$ (.*)$", text, re.M)
+    shown = re.findall(r"^nadi .*$", "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)), re.M)
     (start,) = (one for one in shown if " run " in one)
     commands = [one for one in shown if one != start]
     example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]  # Spark's is run in tests/spark

@@ -124,7 +124,7 @@ def test_fields_may_differ_by_quotes_where_no_member_is_both() -> None:
         r"a\.b:text",
         "`a.b`:text",
         'a."b:text',
-        "_came:text",
+        "_arrived:text",
         "1a:text",
         r'"a\b":text',
         "a" * 256 + ":text",

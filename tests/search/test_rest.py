@@ -46,7 +46,7 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         assert best["hits"][0]["score"] > 0
         counted = rest.get(f"{path}/counts", params={"by": "level"}).json()
         assert counted == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
-        by_time = rest.get(f"{path}/counts", params={"by": "_came", "interval": 3600}).json()
+        by_time = rest.get(f"{path}/counts", params={"by": "_arrived", "interval": 3600}).json()
         assert sum(one["events"] for one in by_time) == 50
         cut_off = rest.get(path, params={"query": "group3", "eventBytes": 10}).json()["hits"][0]
         assert (cut_off["event"], cut_off["sizeBytes"]) == ('{"message"', len(event(43, level="l1")))

@@ -212,7 +212,9 @@ def query(
     until: Annotated[str | None, typer.Option("--to", help="End of the range.")] = None,
     key: RoutingKeys = None,
     wait_for: Annotated[str | None, typer.Option(help="Wait until everything before this position is indexed.")] = None,
-    by: Annotated[str | None, typer.Option(help="Count by this field, or by _came, instead of listing hits.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Count by this field, or by _arrived, instead of listing hits.")
+    ] = None,
     interval_s: Annotated[
         float | None, typer.Option("--interval", help="Interval of counts by time in seconds.")
     ] = None,
@@ -245,7 +247,7 @@ def _show_page(page: Page, form: Form) -> None:
     if form is not Form.TABLE:
         rows: list[Row] = [
             {
-                "came": hit.came.isoformat(),
+                "arrived": hit.arrived.isoformat(),
                 "segment": hit.segment_id,
                 "offset": hit.offset,
                 "score": hit.score,
@@ -255,7 +257,7 @@ def _show_page(page: Page, form: Form) -> None:
         ]
         if form is Form.JSON:
             rows = [{"count": page.count, "next": page.next, "hits": rows}]
-        show(rows, ["came", "segment", "offset", "score", "event"], form=form)
+        show(rows, ["arrived", "segment", "offset", "score", "event"], form=form)
         return
     from rich.text import Text
 
@@ -266,7 +268,7 @@ def _show_page(page: Page, form: Form) -> None:
         text = Text("".join(char if char.isprintable() else " " for char in line))
         for start, end in () if excerpt is None else excerpt.found:
             text.stylize("bold", start, end)
-        location = f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
+        location = f"{hit.arrived:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
         console.print(Text(location).append_text(text), soft_wrap=True)
     say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
     if page.next is not None:

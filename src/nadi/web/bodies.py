@@ -32,7 +32,7 @@ ABOUT = {  # parameters, optionally qualified by a query's name
     "after": "Page to return: `next` of the previous page.",
     "at": "Position, as in the body of a bookmark.",
     "by": "Clock of times: arrival, or the events' own time. Defaults to event time if the stream defines it.",
-    "CountBy.by": "Field to count by, or _came for the time of arrival.",
+    "CountBy.by": "Field to count by, or _arrived for the time of arrival.",
     "CountBy.limit": "Number of the most frequent values.",
     "end": "End of the range. Defaults to the current tail.",
     "eventBytes": "Maximum bytes of each event. Defaults to all.",
@@ -212,7 +212,7 @@ class SearchHit(ResponseBody, frozen=True):
 
     segment: int
     offset: int
-    came: Moment
+    arrived: Moment
     score: float | None
     event: str
     sizeBytes: int

@@ -228,12 +228,12 @@ def _check_allowed(url: str) -> None:
 
 
 def _seen(hit: Hit, most: int | None) -> bodies.SearchHit:
-    came = round(hit.came.timestamp() * 1000)
+    arrived = round(hit.arrived.timestamp() * 1000)
     excerpt, marks = (
         (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(range_) for range_ in hit.excerpt.found])
     )
     event = hit.data[:most].decode(errors="replace")
-    return bodies.SearchHit(hit.segment_id, hit.offset, came, hit.score, event, len(hit.data), excerpt, marks)
+    return bodies.SearchHit(hit.segment_id, hit.offset, arrived, hit.score, event, len(hit.data), excerpt, marks)
 
 
 def _text(value: object) -> str:

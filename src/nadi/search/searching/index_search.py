@@ -106,13 +106,13 @@ _ORDERINGS = ("newest", "oldest", "best")
 
 @dataclass(frozen=True, slots=True)
 class Hit(Displayed):
-    """An event found. segment_id, offset: its position; came: arrival time, an upper limit, by which hits are ordered.
-    score: its relevance, for `best`. excerpt: of the text with most of the query's words."""
+    """An event found. segment_id, offset: its position; arrived: an upper limit of its arrival time, by which hits are
+    ordered. score: its relevance, for `best`. excerpt: of the text with most of the query's words."""
 
     data: bytes
     segment_id: int
     offset: int
-    came: datetime
+    arrived: datetime
     score: float | None = None
     excerpt: Excerpt | None = None
 
@@ -359,7 +359,7 @@ class Search(Closing):
 
         def with_events() -> list[Hit]:
             return [
-                Hit(data, hit.segment, hit.offset, hit.came, hit.score, self._excerpt(question.bound, data))
+                Hit(data, hit.segment, hit.offset, hit.arrived, hit.score, self._excerpt(question.bound, data))
                 for hit, data in zip(placed, events, strict=True)
                 if data is not None
             ]

@@ -39,7 +39,7 @@ class Placed(NamedTuple):
     score: float | None = None
 
     @property
-    def came(self) -> datetime:
+    def arrived(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.order >> ORDER_BITS)
 
     @property
@@ -181,7 +181,7 @@ def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]
     ]
 
 
-CAME = "_came"
+ARRIVED = "_arrived"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = 1_000_000
 _ALL = (1 << 32) - 1  # more than the values in a tantivy segment
@@ -190,18 +190,18 @@ _ALL = (1 << 32) - 1  # more than the values in a tantivy segment
 def counted(
     searcher: Searcher, query: Query, fields: tuple[Field, ...], by: str | None, interval_s: float | None, limit: int
 ) -> dict[Any, int]:
-    """Count hits by `by`: the most frequent values of a keyword, bool or long; intervals of a date or of `_came`, the
-    arrival time, named by their start, without empty ones; or intervals of a number."""
+    """Count hits by `by`: the most frequent values of a keyword, bool or long; intervals of a date or of `_arrived`,
+    the arrival time, named by their start, without empty ones; or intervals of a number."""
     if by is None:
         if interval_s is not None:
-            raise InvalidArgumentError("interval_s needs `by`: name a field, or _came")
+            raise InvalidArgumentError("interval_s needs `by`: name a field, or _arrived")
         return {"all": searcher.search(query, 1).count}
     if not isinstance(limit, int) or not 0 < limit <= SEARCH_BUCKETS:
         raise InvalidArgumentError(f"limit must be 1 to {SEARCH_BUCKETS:,}, not {limit}")
-    number = None if by == CAME else number_of(fields, by)
-    if number is None and by != CAME:
+    number = None if by == ARRIVED else number_of(fields, by)
+    if number is None and by != ARRIVED:
         raise InvalidArgumentError(
-            f"the index doesn't have the field {by[:60]!r}: name one of its fields, or {CAME} for arrival times"
+            f"the index doesn't have the field {by[:60]!r}: name one of its fields, or {ARRIVED} for arrival times"
         )
     name, kind, unit = ORDER, "date", _US << ORDER_BITS
     if number is not None:

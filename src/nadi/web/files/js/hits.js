@@ -10,7 +10,7 @@ export const MOST_BYTES = 65536; // of an event
 export function hitNode(hit, scope, stream) {
   const event = { text: hit.event, sizeBytes: hit.sizeBytes > MOST_BYTES ? hit.sizeBytes : undefined };
   const head = el("div.row.soft", {},
-    el("a", { href: path`#/play/${scope}/${stream}` + path`?from=${hit.came}&by=arrival`, title: "Play from here" }, el("time", {}, clock(hit.came, { millis: true }))),
+    el("a", { href: path`#/play/${scope}/${stream}` + path`?from=${hit.arrived}&by=arrival`, title: "Play from here" }, el("time", {}, clock(hit.arrived, { millis: true }))),
     el("span.mono", { title: "Segment and offset" }, `segment ${segment(hit.segment)} offset ${hit.offset}`),
     hit.score === null ? null : el("span.mono", { title: "Score" }, hit.score.toFixed(2)));
   if (hit.excerpt === null) return el("div.hit", { role: "listitem" }, head, shown(event));
