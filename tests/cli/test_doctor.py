@@ -123,7 +123,7 @@ def test_health_finding_names_unhealthy_components() -> None:
     unhealthy = HEALTHY | {
         "name": "container-3",
         "status": "DOWN",
-        "details": {"waits_for_room": True, "queued_bytes": 0},
+        "details": {"waits_for_space": True, "queued_bytes": 0},
     }
     healthy = HEALTHY | {"name": "container-4"}
     server = HEALTHY | {
@@ -132,7 +132,7 @@ def test_health_finding_names_unhealthy_components() -> None:
         "children": {"container-3": unhealthy, "container-4": healthy},
     }
     findings = by_rest(server)["health"]
-    assert (findings.state, findings.result) == ("wrong", "container-3 is DOWN (waits_for_room: True)")
+    assert (findings.state, findings.result) == ("wrong", "container-3 is DOWN (waits_for_space: True)")
     assert by_rest(HEALTHY | {"name": "nadi"})["health"].state == "ok"
 
 

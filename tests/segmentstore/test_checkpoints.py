@@ -140,11 +140,11 @@ async def test_checkpoint_failed_on_a_full_disk_is_retried_completely(
         await checkpoint()
         assert failures == 8, "each was retried once, with the reserve"
         assert container.failure is None
-        waited = container.checkpoints.waits_for_room
+        waited = container.checkpoints.waits_for_space
 
         monkeypatch.setattr(container.metadata, "commit", commit)
         await checkpoint()
-        assert (waited, container.checkpoints.waits_for_room) == (True, False)
+        assert (waited, container.checkpoints.waits_for_space) == (True, False)
         whole = await peer.read_all(S, 108)
 
     monkeypatch.setattr(FileLog, "replay", _nothing_new)

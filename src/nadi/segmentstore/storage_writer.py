@@ -212,7 +212,7 @@ class StorageWriter:
                     container, most_bytes = self._container, self._container.log_max_bytes // 4
                     if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
                         # yield to frames, unless the log needs the space
-                        await asyncio.sleep(container.throttle.pause("moving", self._runtime.monotonic() - began))
+                        await asyncio.sleep(container.throttle.pause("tiering", self._runtime.monotonic() - began))
                 elif self._moving:
                     await asyncio.sleep(STORAGE_WRITER_TICK_S)
                 else:
@@ -407,7 +407,7 @@ class StorageWriter:
     async def _collect_garbage(self) -> None:
         if self._container.failure is not None:
             return
-        is_full = self._container.waits_for_room or isinstance(self.error, StorageFullError)
+        is_full = self._container.waits_for_space or isinstance(self.error, StorageFullError)
         oldest_kept = self._runtime.monotonic() - (0.0 if is_full else CHUNK_GARBAGE_DELAY_S)
         oldest = islice(self._container.state.garbage.items(), GARBAGE_AT_ONCE)
         due = [name for name, since in oldest if since <= oldest_kept]

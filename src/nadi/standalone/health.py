@@ -80,7 +80,7 @@ def _container(container: Container) -> Component:
         "queued_bytes": container.queue.size_bytes,
         "log_bytes": container.logged_bytes,
         "log_max_bytes": container.log_max_bytes,
-        "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
+        "waits_for_space": container.waits_for_space or container.checkpoints.waits_for_space,
         "snapshot": snapshots.sequence,
     }
     unusual: dict[str, Any] = {

@@ -87,7 +87,7 @@ class Checkpoints:
     ) -> None:
         self.sequence = 0  # the last frame in the written state
         self.logged_bytes = 0  # since the process started; counted by the container
-        self.waits_for_room = False  # checkpoints fail on a full disk, and are retried
+        self.waits_for_space = False  # checkpoints fail on a full disk, and are retried
         self.stopping = False
         self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
         self._throttle, self._counts = throttle, counts
@@ -154,17 +154,17 @@ class Checkpoints:
         except Exception as error:
             self._counts.checkpoint_errors += 1
             if self._parts.is_no_room(error):
-                if not self.waits_for_room:
+                if not self.waits_for_space:
                     message = "container %d: no space for its state, which stays in the log: free space on its disk: %s"
                     log.warning(message, self._parts.number, error)
-                self.waits_for_room = True
+                self.waits_for_space = True
                 state.not_written(checkpoint)
                 return
             # marks were cleared but nothing was written: only a recovery can mark the records again
             is_damaged = isinstance(error, DamagedStateError)  # then recovery must not reuse it
             self._recover_from(error if is_damaged else UnavailableError(f"the state could not be written: {error}"))
             return
-        self.waits_for_room = False
+        self.waits_for_space = False
         self.current_at = self._runtime.monotonic()
         self._counts.checkpoints.add(self.current_at - began)
         state.checkpointed(checkpoint)

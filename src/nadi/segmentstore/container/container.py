@@ -333,7 +333,7 @@ class Container:
         return [damage for damage, record in records if record is not None and damage.end_offset > record.start_offset]
 
     @property
-    def waits_for_room(self) -> bool:
+    def waits_for_space(self) -> bool:
         """Whether its disk has no space for more of the log; requests that need none are still served."""
         return self.log.is_full
 
