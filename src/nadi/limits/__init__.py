@@ -469,7 +469,7 @@ def override(limits: dict[str, Any], text: str) -> None:
         name, _, value = item.partition("=")
         name = name.strip().upper()
         if not isinstance(limits.get(name), int | float):
-            raise ValueError(f"NADI_LIMITS: unknown limit {name}")
+            raise ValueError(f"NADI_LIMITS: unknown limit {name}: the limits are in nadi/limits/__init__.py")
         kind = type(limits[name])
         try:
             number = kind(value)
