@@ -70,7 +70,7 @@ def test_scaling_log_contains_a_split_and_its_reason(busy: Shell) -> None:
     assert "0.#epoch.0" in output
     assert "split" in output
     assert re.search(r"\b0-0\.\d", output)
-    while not any(row["events/s"] for row in busy.json("stream", "segments", "home", "spread")):
+    while not any(row["events_per_s"] for row in busy.json("stream", "segments", "home", "spread")):
         assert time.monotonic() < end, "new segments have a rate half a second after their first events"
         time.sleep(0.1)
     assert len(busy.json("stream", "segments", "home", "spread")) >= 2

@@ -267,7 +267,7 @@ async def test_function_of_a_deleted_stream_is_listed_with_others(
     await manager.seal_stream(nadi_scope, "in")
     await manager.delete_stream(nadi_scope, "in")
     [row] = json.loads(await nadi_command(nadi_server, "function", "list", nadi_scope, "--json"))
-    assert (row["events"], row["unread bytes"]) == (50, None)
+    assert (row["events"], row["unread_bytes"]) == (50, None)
     await manager.create_stream(nadi_scope, "in", 1)
     assert "echo" in await nadi_command(nadi_server, "function", "list", nadi_scope)
     assert "echo" in await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)

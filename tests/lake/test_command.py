@@ -50,7 +50,7 @@ def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Met
         again.wait()
     assert "stopped" in command(uri, "status", meters.scope, "meters-lake").stdout
     (row,) = json.loads(command(uri, "list", meters.scope, "--json").stdout)
-    assert (row["lake"], row["wanted"], row["writers"]) == ("meters-lake", "no", 0)
+    assert (row["lake"], row["stopped"], row["writers"]) == ("meters-lake", True, 0)
     assert command(uri, "delete", meters.scope, "meters-lake", "--yes").exit_code == 0
     assert json.loads(command(uri, "list", meters.scope, "--json").stdout) == []
 

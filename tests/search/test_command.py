@@ -63,8 +63,8 @@ def test_search_commands_manage_an_index(
         (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
         assert (found["count"], len(found["hits"]), found["next"]) == (5, 5, None)
         (status,) = shell.json("search", "status", "home", "logs")
-        assert (status["indexed"], status["bytes behind"]) == (50, 0)
-        assert f"process {indexer.pid}" in status["indexer 1"]
+        assert (status["indexed"], status["behind_bytes"]) == (50, 0)
+        assert f"process {indexer.pid}" in status["indexer_1"]
         shown = shell.run("search", "query", "home", "logs", "group7", "--limit", "2").output
         assert "request 47 of group7" in shown
         after = shown.strip().rpartition("--after ")[2]
@@ -136,7 +136,7 @@ def test_standing_commands_manage_queries(server: nadi.standalone.EmbeddedServer
         assert names == ["others"] * 18 + ["threes"] * 2
         (status,) = shell.json(*standing, "status", "home", "logs")
         assert (status["queries"], status["hits"]) == (2, "home/hits")
-        assert f"process {matcher.pid}" in status["matcher 1"]
+        assert f"process {matcher.pid}" in status["matcher_1"]
         shell.run(*standing, "remove", "home", "logs", "others")
         assert [row["name"] for row in shell.json(*standing, "list", "home", "logs")] == ["threes"]
         shell.run(*standing, "stop", "home", "logs")

@@ -134,7 +134,7 @@ def test_field_that_no_event_has_is_named_at_the_prompt(
     search.run("home", "ecs", server.controller_uri)
     assert "log.levle" in shell.run("search", "query", "home", "ecs", "log.levle:error").stderr
     (status,) = shell.json("search", "status", "home", "ecs")
-    assert status["events with each field"] == {"log.levle": 0, "message": 3}
+    assert status["events_with_field"] == {"log.levle": 0, "message": 3}
     assert "log.levle 0, message 3" in shell.run("search", "status", "home", "ecs").output
     search.indexes(manager, "home").drop("ecs")
 

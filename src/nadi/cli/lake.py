@@ -37,7 +37,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
             "stream": record.definition.stream,
             "table": record.definition.table,
             "writers": len(writers_of(manager, scope, name)),
-            "wanted": "yes" if record.is_wanted else "no",
+            "stopped": not record.is_wanted,
         }
         for name, record in records.items()
     ]
@@ -50,12 +50,9 @@ def _show(manager: StreamManager, scope: str, lake: str) -> Row:
     from nadi.lake.definition import record_of
 
     record = record_of(manager, scope, lake)
-    names = {"name": "lake", "event_time_unit": "event time", "holds_back": "protects unconsumed"}
-    row = {
-        names.get(key, key.removesuffix("_s").replace("_", " ")): value
-        for key, value in asdict(record.definition).items()
-    }
-    return row | {"catalog": _properties(record.definition.catalog), "wanted": record.is_wanted}
+    names = {"name": "lake", "holds_back": "protects_unconsumed"}
+    row = {names.get(key, key): value for key, value in asdict(record.definition).items()}
+    return row | {"catalog": _properties(record.definition.catalog), "stopped": not record.is_wanted}
 
 
 def _properties(catalog: Mapping[str, str]) -> str:
@@ -74,10 +71,10 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),
         "snapshot": None if status.snapshot_id is None else str(status.snapshot_id),
-        "behind bytes": status.behind_bytes,
+        "behind_bytes": status.behind_bytes,
         "rows": status.rows,
         "files": status.files,
-        "dead letters": status.letters,
+        "dead_letters": status.letters,
         "trouble": status.trouble,
         "writers": ", ".join(f"{writer.host}, process {writer.pid}, {writer.state}" for writer in status.writers),
     }
@@ -86,7 +83,7 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
 lake_app = Resource(
     noun="lake",
     names={"scope": Scope, "lake": Lake},
-    columns=["lake", "stream", "table", "writers", "wanted"],
+    columns=["lake", "stream", "table", "writers", "stopped"],
     rows=_rows,
     empty="No lakes in scope {scope}: start one with `nadi lake run`.",
     show=_show,
