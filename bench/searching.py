@@ -22,7 +22,7 @@ import nadi
 from bench.events import percentile
 from bench.measure import Figure
 from bench.process import cpu_seconds
-from nadi.client.aio import StreamManager
+from nadi.client.aio import EventWriter, StreamManager
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.search.catalog import Indexes
@@ -198,18 +198,19 @@ async def _filled(manager: StreamManager, log: Log, count: int) -> int:
     return size
 
 
+async def _write_until(stop: asyncio.Event, writer: EventWriter, log: Log) -> None:
+    """Write `RATE` events per second."""
+    while not stop.is_set():
+        await writer.write_many(log.events(RATE // 20), [f"k{number}" for number in range(RATE // 20)])
+        await asyncio.sleep(0.05)
+
+
 async def _freshness(manager: StreamManager, log: Log, found: Search) -> list[float]:
     """Return the seconds from the acknowledgement of an event until a query finds it, with `RATE` other events per
     second."""
     writer = await manager.create_writer(SCOPE, STREAM)
     stop = asyncio.Event()
-
-    async def others() -> None:
-        while not stop.is_set():
-            await writer.write_many(log.events(RATE // 20), [f"k{number}" for number in range(RATE // 20)])
-            await asyncio.sleep(0.05)
-
-    writing = asyncio.create_task(others())
+    writing = asyncio.create_task(_write_until(stop, writer, log))
     waits = []
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -308,12 +309,7 @@ async def _delays(manager: StreamManager, log: Log) -> list[float]:
                 if stop.is_set() and not written:
                     return
 
-    async def others() -> None:
-        while not stop.is_set():
-            await writer.write_many(log.events(RATE // 20), [f"k{number}" for number in range(RATE // 20)])
-            await asyncio.sleep(0.05)
-
-    tasks = [asyncio.create_task(read()), asyncio.create_task(others())]
+    tasks = [asyncio.create_task(read()), asyncio.create_task(_write_until(stop, writer, log))]
     end = time.perf_counter() + SECONDS + 10  # until the matcher is there
     while time.perf_counter() < end:
         mark = os.urandom(8).hex()

@@ -1,7 +1,7 @@
 """Hooks of the documentation's build: generated reference pages, and links that leave docs/.
 
 mkdocs loads this module (mkdocs.yml). Each page in `PAGES` is rendered from the code that defines its subject and is
-written to the site only. ARCHITECTURE.md, CHANGELOG.md and CONTRIBUTING.md become pages of the site; links to other
+full_name to the site only. ARCHITECTURE.md, CHANGELOG.md and CONTRIBUTING.md become pages of the site; links to other
 files of the repository become plain text. mkdocstrings loads `BlockingClient`.
 """
 
@@ -122,7 +122,7 @@ def cli() -> str:
         own = [record for record in records.values() if record not in common]
         shared = [f"`{long_name(record[0])}`" for record in common if record in records.values()]
         usage = " ".join([name, *command.collect_usage_pieces(command.context_class(command))])
-        text += [f"## `{name}`", f"```\n{usage.replace('{', '').replace('}', '')}\n```", linked(command.help or "")]
+        text += [f"## `{name}`", f"```\n{usage}\n```", linked(command.help or "")]
         text += [options(own)] if own else []
         text += [f"Common options: {', '.join(shared)}."] if shared else []
     return "\n\n".join(text) + "\n"
@@ -165,7 +165,8 @@ def metrics() -> str:
     for title, modules in sources.items():
         meanings = [meaning for name in modules for meaning in importlib.import_module(name).MEANINGS.values()]
         rows = (
-            (f"`{m.written}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), escaped(m.help)) for m in meanings
+            (f"`{m.full_name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), escaped(m.help))
+            for m in meanings
         )
         text += [f"## {title}", table(("metric", "type", "labels", "meaning"), rows)]
     return "\n\n".join(text)

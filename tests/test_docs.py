@@ -106,7 +106,7 @@ def test_configuration_page_lists_every_setting(site: Path) -> None:
 
 def test_metrics_page_lists_every_metric(site: Path) -> None:
     listed = [cells for cells in rows(page(site, "metrics")) if cells[0] != "metric"]
-    assert sorted(listed) == sorted([one.written, one.kind, ", ".join(one.labels), one.help] for one in ALL.values())
+    assert sorted(listed) == sorted([one.full_name, one.kind, ", ".join(one.labels), one.help] for one in ALL.values())
 
 
 def test_rest_page_lists_what_a_server_publishes(site: Path, tmp_path: Path) -> None:

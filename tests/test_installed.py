@@ -25,7 +25,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.cli.test_deployed_alone import copied
-from tests.support.doors import doors, said_until_ready
+from tests.support.server_output import addresses_in, read_until_ready
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -116,7 +116,7 @@ class Bare:
         """Run `nadi up`; yield the ports it prints."""
         command = self.command(self.venv / "bin/nadi", "up", "--port", "0", *arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.home) as process:
-            yield doors(said_until_ready(process))
+            yield addresses_in(read_until_ready(process))
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT_S) == 0
 
@@ -220,9 +220,9 @@ def uses(bare: Bare) -> None:
     """Serve, write, read, open the page, run the doctor."""
     assert "--print-config" in bare.nadi("up", "--help")
     assert bare.nadi("--version") == f"nadi {PROJECT['version']}\n"
-    with bare.serving("--data", bare.home / "data") as doors:
-        at = ("--controller", doors["controller"].strip())
-        rest = doors["REST"].strip()
+    with bare.serving("--data", bare.home / "data") as addresses:
+        at = ("--controller", addresses["controller"].strip())
+        rest = addresses["REST"].strip()
         assert "wrote 2 events" in bare.nadi("write", "home", "meters", "--create", "1", *at, given="12 Wh\n13 Wh\n")
         assert bare.nadi("read", "home", "meters", *at) == "12 Wh\n13 Wh\n"
         assert bare.nadi("tail", "home", "meters", "--no-follow", "-n", "1", *at) == "13 Wh\n"

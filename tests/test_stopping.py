@@ -153,11 +153,11 @@ def abandoned(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (assembly, "STOP_DOOR_S"),
-        (clustered, "STOP_DOOR_S"),
-        (server, "STOP_DOOR_S"),
+        (assembly, "STOP_PORT_S"),
+        (clustered, "STOP_PORT_S"),
+        (server, "STOP_PORT_S"),
         (server, "STOP_STORE_S"),
-        (node, "STOP_DOOR_S"),
+        (node, "STOP_PORT_S"),
         (node, "CLUSTER_BREAK_S"),
     ):
         monkeypatch.setattr(module, name, SHORT_S)

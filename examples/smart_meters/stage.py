@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from examples.running import bars
 from examples.smart_meters import jobs
 from examples.smart_meters.jobs import BOOKMARKS_STREAM, METERS_STREAM, SCOPE, SLICES_STREAM, FoundSlice
 from examples.smart_meters.readings import Reading, encode, read_readings, week
@@ -37,11 +37,6 @@ class Stage(jobs.Household):
     """The household with its connection."""
 
     manager: StreamManager
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console)
 
 
 def prepare(manager: StreamManager, controller: str) -> Stage:
@@ -80,7 +75,7 @@ def cut_week(stage: Stage, when: Week) -> Cuts:
 def load_history(stage: Stage, source: Path, before: int, console: Console) -> None:
     """Write the readings before the live week at full speed."""
     count, began = 0, time.monotonic()
-    with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
+    with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, bars(console) as progress:
         task = progress.add_task("history", total=None)
         for batch in _batches(read_readings(source, None, before)):
             _write(writer, batch)
@@ -102,7 +97,7 @@ def play_live(
     stage.manager.bookmarks(SCOPE).create("live", StreamCut.from_text(start), note="start of the live week")
     query = jobs.find_slices_live(spark, stage, StreamCut.from_text(start), checkpoint)
     try:
-        with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
+        with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, bars(console) as progress:
             played = progress.add_task("live week", total=len(readings))
             slices = progress.add_task("slices found by Spark", total=None)
             steps = 100
@@ -135,5 +130,5 @@ def _slices(stage: Stage) -> list[FoundSlice]:
 
 def replay(stage: Stage, spark: SparkSession, found: list[FoundSlice], console: Console) -> list[int]:
     """Return each slice's energy from a bounded Spark read between its own cuts."""
-    with _progress(console) as progress:
+    with bars(console) as progress:
         return [jobs.energy_of_slice(spark, stage, slice_) for slice_ in progress.track(found, description="replays")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nadi.defaults import PICTURE_SUFFIXES
 from nadi.errors import InvalidArgumentError
 from nadi.model.reports import SegmentReport
 from nadi.naming import segment_epoch, segment_number
@@ -18,7 +19,6 @@ from nadi.naming import segment_epoch, segment_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = (".svg", ".png", ".pdf")
 SHADES = " ░▒▓█"
 TRUNCATED, ACROSS, UP = "·", "─", "│"
 _LABEL_CHARS = 6
@@ -169,9 +169,9 @@ def _legend(spans: Sequence[Span], most: float) -> str:
 
 def check_file(path: Path) -> None:
     """Raise InvalidArgumentError if a picture can't be written to this path."""
-    if path.suffix.lower() not in FORMATS:
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
         raise InvalidArgumentError(
-            f"{path.name} is not a picture's name: use one of the extensions {', '.join(FORMATS)}"
+            f"{path.name} is not a picture's name: use one of the extensions {', '.join(PICTURE_SUFFIXES)}"
         )
     if not path.absolute().parent.is_dir():
         raise InvalidArgumentError(f"folder {path.absolute().parent} doesn't exist: create it first")
@@ -186,7 +186,7 @@ def _check_matplotlib() -> None:
 
 
 def save(spans: Sequence[Span], path: Path, title: str) -> None:
-    """Draw the spans into a file of one of FORMATS."""
+    """Draw the spans into a file of one of PICTURE_SUFFIXES."""
     check_file(path)
     drawn(spans, title).savefig(path, dpi=150)
 

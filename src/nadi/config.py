@@ -193,7 +193,7 @@ class ServerSecurity:
         _check_types(self, _SECURITY_OPTIONS)
 
     @property
-    def asks(self) -> bool:
+    def authenticates(self) -> bool:
         """Whether callers must authenticate."""
         return self.users_file is not None or self.bearer_keys is not None
 
@@ -202,13 +202,13 @@ class ServerSecurity:
         address: `advertised_host` or else `host`."""
         if is_loopback(host):
             return
-        if not self.asks and not self.insecure_public:
+        if not self.authenticates and not self.insecure_public:
             raise InvalidArgumentError(
                 f"{host or 'every address'} is not loopback, and without authentication every client could read and "
                 "delete all data: add --users-file (and --tls-cert, --tls-key), listen on 127.0.0.1, or pass "
                 "--insecure-public to allow it"
             )
-        if self.asks and self.tls_certificate is None:
+        if self.authenticates and self.tls_certificate is None:
             log.warning(
                 "passwords and tokens cross the network to %s in clear text: add --tls-cert and --tls-key", host
             )

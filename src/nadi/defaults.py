@@ -19,6 +19,10 @@ DEFAULT_SCALING = "fast"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LOG_FORMAT, *_ = LOG_FORMATS = ("text", "json")
 
+# formats of events that are read as values, and of drawn charts
+VALUE_FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
+
 # exporter of a server's traces
 DEFAULT_TRACES, *_ = TRACE_KINDS = ("none", "otlp")
 

@@ -94,8 +94,8 @@ def _names(shown: object) -> list[str]:
 def _label(name: str) -> str:
     """Return the label of a field.
 
-    >>> _label("bytes_behind"), _label("created_ms"), _label("segment_id")
-    ('bytes behind', 'created', 'segment')
+    >>> _label("lag_bytes"), _label("created_ms"), _label("segment_id")
+    ('lag bytes', 'created', 'segment')
     """
     for ending in ("_ms", "_id", "_at"):
         name = name.removesuffix(ending)

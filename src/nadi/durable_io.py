@@ -25,6 +25,6 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def is_no_room(error: object) -> bool:
+def is_disk_full(error: object) -> bool:
     """Return whether the error means that the disk is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -39,12 +39,12 @@ Each leaf's message says what failed, why and what to do; its attributes carry t
     │   └── PermissionDeniedError   the caller lacks the permission: ask the administrator for it
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the requested data was truncated: continue from `start_offset`
-    │   ├── SegmentGoneError        the entire segment was truncated: continue from the stream's head
-    │   ├── EpochGoneError          truncated so long ago that its record was deleted: continue from the stream's head
+    │   ├── SegmentTruncatedError   the entire segment was truncated: continue from the stream's head
+    │   ├── EpochExpiredError       truncated so long ago that its record was deleted: continue from the stream's head
     │   └── QueryTruncatedError     a streaming query's next events were truncated: skip them, or start another query
     ├── DamagedDataError            stored bytes are damaged or missing: restore their file, or continue at `end_offset`
     ├── UnavailableError            the server is unreachable or temporarily unable: try again
-    │   ├── StorageFullError        the disk is full; writers continue automatically once there is room
+    │   ├── StorageFullError        the disk is full; writers continue automatically once there is space
     │   ├── TokenExpiredError       a delegation token expired: the client fetches another and continues
     │   ├── NotOwnerError           another store owns the segment: the client looks it up and continues there
     │   ├── ChunksUnavailableError  tier 2 doesn't answer: only recent data can be read until it does
@@ -55,7 +55,7 @@ Each leaf's message says what failed, why and what to do; its attributes carry t
     ├── StoreError                  the object store is unusable: the message says what to change
     └── DataFolderError             the data folder is unusable
         ├── DataFolderLockedError   another server is using it
-        ├── DataFolderTakenError    another server opened it while this one was running
+        ├── DataFolderTakeoverError another server opened it while this one was running
         ├── DataFolderVersionError  another version of nadi wrote it
         ├── CorruptLogError         acknowledged data on disk is damaged: the server refuses to start
         └── DamagedStateError       a container's state is damaged: it is rebuilt, or the server refuses to start
@@ -240,9 +240,9 @@ class StreamNotSealedError(ConflictError):
 
 
 class GenerationMismatchError(ConflictError):
-    def __init__(self, group: str, given: int, stored: int) -> None:
-        super().__init__(f"reader group {group} has generation {stored}, not {given}: read it again and retry")
-        self.group, self.given, self.stored = group, given, stored
+    def __init__(self, group: str, expected: int, stored: int) -> None:
+        super().__init__(f"reader group {group} has generation {stored}, not {expected}: read it again and retry")
+        self.group, self.expected, self.stored = group, expected, stored
 
 
 class ContentionError(ConflictError):
@@ -301,13 +301,13 @@ class TruncatedError(NadiError):
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
 
 
-class SegmentGoneError(TruncatedError):
+class SegmentTruncatedError(TruncatedError):
     def __init__(self, segment: str) -> None:
         NadiError.__init__(self, f"segment {segment} was truncated entirely: continue from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
-class EpochGoneError(TruncatedError):
+class EpochExpiredError(TruncatedError):
     segment, offset, start_offset = "", 0, 0
 
     def __init__(self, message: str) -> None:
@@ -340,7 +340,7 @@ class UnavailableError(NadiError):
 
 
 class StorageFullError(UnavailableError):
-    """The server's disk is full; writers continue automatically once there is room."""
+    """The server's disk is full; writers continue automatically once there is space."""
 
 
 class TokenExpiredError(UnavailableError):
@@ -389,7 +389,7 @@ class DataFolderLockedError(DataFolderError):
         self.folder = folder
 
 
-class DataFolderTakenError(DataFolderError):
+class DataFolderTakeoverError(DataFolderError):
     def __init__(self, folder: str) -> None:
         super().__init__(
             f"another server opened the data folder {folder} after its file `lock` was removed while this server was "
@@ -399,12 +399,12 @@ class DataFolderTakenError(DataFolderError):
 
 
 class DataFolderVersionError(DataFolderError):
-    def __init__(self, folder: str, found: object, expected: int) -> None:
+    def __init__(self, folder: str, actual: object, expected: int) -> None:
         super().__init__(
-            f"the data folder {folder} has format {found}; this version of nadi reads format {expected}: "
+            f"the data folder {folder} has format {actual}; this version of nadi reads format {expected}: "
             "use the version that wrote it, or another folder"
         )
-        self.folder, self.found, self.expected = folder, found, expected
+        self.folder, self.actual, self.expected = folder, actual, expected
 
 
 class CorruptLogError(DataFolderError):

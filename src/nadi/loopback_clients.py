@@ -129,7 +129,7 @@ def _client(ports: ServerPorts, authorization: str, answer_s: float) -> StreamMa
     whatever address is advertised."""
     from nadi.client.aio import StreamManager
     from nadi.client.control.controller import ControllerClient
-    from nadi.client.control.security import Encoded, Security
+    from nadi.client.control.security import EncodedCredentials, Security
 
     class LoopbackController(ControllerClient):
         async def segment_endpoint(self, segment: str) -> tuple[str, int]:
@@ -139,6 +139,6 @@ def _client(ports: ServerPorts, authorization: str, answer_s: float) -> StreamMa
         async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
             return ports.token or await super().delegation_token(scope, stream, write=write)
 
-    credentials = Encoded(authorization) if authorization else None
+    credentials = EncodedCredentials(authorization) if authorization else None
     security = Security(credentials, ports.tls, ports.trusted, not ports.is_own)
     return StreamManager(controller=LoopbackController(ports.controller, security, answer_s))

@@ -1,7 +1,7 @@
 """Throttled warnings, so that recurring problems can't fill the disk with log lines.
 
 `SeldomWarning` covers problems that strangers can cause: at most one line a second, and one a minute if they persist.
-`Complaints` cover operations that are retried until they succeed: a line when the problem starts and when it changes.
+`ProblemLog` cover operations that are retried until they succeed: a line when the problem starts and when it changes.
 Errors of one type are logged at most once a minute, because their texts vary with file names and request numbers.
 """
 
@@ -53,7 +53,7 @@ class _Logged(NamedTuple):
     at: float
 
 
-class Complaints:
+class ProblemLog:
     """The current problem of each subject, logged once; text: a format that takes the subject."""
 
     def __init__(self, logger: logging.Logger, text: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Complaints:
         self._clock = clock
         self._logged: LRUCache[str, _Logged] = LRUCache(_REMEMBERED)
 
-    def tell(self, thing: str, error: Exception) -> None:
+    def report(self, thing: str, error: Exception) -> None:
         """Log the error, unless it is already the last one logged for this subject."""
         kind, text, now = type(error), f"{type(error).__name__}: {error}", self._clock()
         last = self._logged.get(thing)
@@ -80,6 +80,6 @@ class Complaints:
         try:
             yield
         except kind as error:
-            self.tell(thing, error)
+            self.report(thing, error)
         else:
             self.settled(thing)

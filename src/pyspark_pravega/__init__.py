@@ -1,11 +1,11 @@
 """The module in which Spark finds `format("pravega")`, for programs written for Pravega's connector."""
 
-from nadi.spark.registered import Registered
+from nadi.spark.registered import RegisteredFormat
 
 __all__ = ["DefaultSource"]
 
 
-class DefaultSource(Registered):
+class DefaultSource(RegisteredFormat):
     """`format("nadi")` with the defaults of Pravega's connector."""
 
     @classmethod

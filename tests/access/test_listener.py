@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from nadi.access import listener as listening
-from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
 from nadi.limits import FILES_FOR_STORAGE
 from tests.access.support import certificate
 from tests.support.peers import open_connection
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.uvloop
 class Echo(asyncio.Protocol):
     """Settles at the first byte, unless it is a question mark."""
 
-    def __init__(self, guest: AcceptedConnection) -> None:
-        self.guest = guest
+    def __init__(self, accepted: AcceptedConnection) -> None:
+        self.accepted = accepted
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -38,11 +38,11 @@ class Echo(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
         if data != b"?":
-            self.guest.settle()
-        self.transport.write(b"extra" if self.guest.is_extra else b"plain")
+            self.accepted.mark_busy()
+        self.transport.write(b"extra" if self.accepted.is_extra else b"plain")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.guest.leave()
+        self.accepted.leave()
 
 
 def end(protocol: asyncio.BaseProtocol) -> None:
@@ -83,7 +83,7 @@ class Peer:
 
 async def until(count: int, listener: Listener) -> None:
     async with asyncio.timeout(60):
-        while len(listener.guests) != count:  # noqa: ASYNC110 - polled from outside
+        while len(listener.connections) != count:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.001)
 
 
@@ -95,7 +95,7 @@ async def test_longest_idle_connection_is_evicted_for_a_new_one() -> None:
         assert await new.send() == b"plain"
         assert await quiet[0].send() == b"", "the longest idle one was evicted"
         assert await quiet[1].send() == b"plain"
-        assert (len(listener.guests), listener.ended, listener.refused) == (3, 1, 0)
+        assert (len(listener.connections), listener.ended, listener.refused) == (3, 1, 0)
 
 
 async def test_settled_connection_is_not_evicted_and_a_closed_one_frees_its_place() -> None:
@@ -151,7 +151,7 @@ async def test_extra_places_are_for_short_requests() -> None:
         second = await Peer.connect(address)
         assert await second.send(b"?") == b"extra"  # in the place of the first
         assert await first.send(b"?") == b""
-        assert len(listener.guests) == 3
+        assert len(listener.connections) == 3
 
 
 async def test_unfinished_handshake_counts_and_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,5 +231,5 @@ def _is_answered(connection: socket.socket) -> bool:
 
 def test_listeners_leave_open_files_for_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
-    assert files_left(10) == 10
-    assert 3 * files_left(10_000) + FILES_FOR_STORAGE <= 1024
+    assert available_files(10) == 10
+    assert 3 * available_files(10_000) + FILES_FOR_STORAGE <= 1024

@@ -256,7 +256,7 @@ def test_retention_by_event_time_works_with_access_control(tmp_path: Path, monke
         with manager.create_writer("home", "meters") as writer:
             for second in range(20_000):
                 writer.write_event(b'{"at": %d}' % second)
-        until(lambda: manager.kept("home", "meters").size_bytes == 0)
+        until(lambda: manager.retained("home", "meters").size_bytes == 0)
 
 
 def test_running_server_reloads_a_changed_users_file(plain: EmbeddedServer, folder: Path) -> None:

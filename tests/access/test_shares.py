@@ -135,16 +135,16 @@ TOTAL = 128 * MIB
 async def test_shares_shrink_and_some_bytes_always_remain() -> None:
     pool = Pool(TOTAL)
     alone = pool.account()
-    assert alone.room_bytes == 24 * MIB
+    assert alone.capacity_bytes == 24 * MIB
     accounts = [pool.account() for _ in range(100)]
     for account in accounts:
-        account.take(account.room_bytes)
-        assert account.held_bytes >= PEERS_LEAST_BYTES
-    assert pool.held_bytes <= TOTAL + len(accounts) * PEERS_LEAST_BYTES
-    assert alone.room_bytes >= PEERS_LEAST_BYTES, "a newcomer can still send a request"
+        account.take(account.capacity_bytes)
+        assert account.buffered_bytes >= PEERS_LEAST_BYTES
+    assert pool.buffered_bytes <= TOTAL + len(accounts) * PEERS_LEAST_BYTES
+    assert alone.capacity_bytes >= PEERS_LEAST_BYTES, "a newcomer can still send a request"
     for account in accounts:
         account.hold(0)
-    assert (pool.held_bytes, alone.room_bytes) == (0, 24 * MIB)
+    assert (pool.buffered_bytes, alone.capacity_bytes) == (0, 24 * MIB)
     assert pool.peak_bytes > TOTAL // 2
 
 
@@ -173,14 +173,14 @@ async def test_account_without_a_share_waits_until_bytes_are_released() -> None:
     greedy, poor = pool.account(), pool.account()
     poor.take(PEERS_LEAST_BYTES)
     greedy.take(TOTAL)
-    waiting = asyncio.create_task(poor.room())
+    waiting = asyncio.create_task(poor.wait_for_capacity())
     await asyncio.sleep(0)
     assert not waiting.done()
     assert pool.waiting == 1
     greedy.give(TOTAL)
     await asyncio.wait_for(waiting, 60)
     poor.take(TOTAL)
-    gone = asyncio.create_task(poor.room())
+    gone = asyncio.create_task(poor.wait_for_capacity())
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.wait([gone])
@@ -196,19 +196,19 @@ async def test_bytes_can_be_released_from_another_thread() -> None:
     thread = threading.Thread(target=account.give, args=(5 * KIB,))
     thread.start()
     thread.join()
-    assert account.held_bytes == 5 * KIB, "the loop's thread changes it"
+    assert account.buffered_bytes == 5 * KIB, "the loop's thread changes it"
     await asyncio.wait_for(released.wait(), 60)
-    assert (account.held_bytes, pool.held_bytes) == (0, 0)
+    assert (account.buffered_bytes, pool.buffered_bytes) == (0, 0)
 
 
 async def test_large_accounts_leave_a_reserve_for_small_ones() -> None:
     pool = Pool(TOTAL)
     greedy = [pool.account() for _ in range(100)]
     for account in greedy:
-        if account.room_bytes >= 17 * MIB:  # like a frame of that size
+        if account.capacity_bytes >= 17 * MIB:  # like a frame of that size
             account.take(17 * MIB)
-    assert pool.held_bytes >= 34 * MIB
+    assert pool.buffered_bytes >= 34 * MIB
     for account in greedy:
-        if account.room_bytes >= 4 * MIB:
+        if account.capacity_bytes >= 4 * MIB:
             account.take(4 * MIB)
-    assert pool.account().room_bytes >= PEERS_LITTLE_BYTES
+    assert pool.account().capacity_bytes >= PEERS_LITTLE_BYTES

@@ -100,7 +100,7 @@ async def test_every_command_with_a_token_is_in_the_table(world: World) -> None:
     admin = {wire.FlushToStorage}
     with_tokens = {kind for kind in CODES.values() if "token" in get_type_hints(kind)} - admin
     assert with_tokens == set(ACTS)
-    assert {type(command) for command in commands("")} | {wire.UpdateTableToFreeRoom} == set(ACTS)
+    assert {type(command) for command in commands("")} | {wire.UpdateTableToFreeSpace} == set(ACTS)
 
     assert set(world.store._service._handlers) <= set(ACTS)
 
@@ -228,7 +228,7 @@ async def test_requests_inside_the_process_are_checked(world: World) -> None:
 
 @pytest.fixture
 def _three_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.server.service.TOKENS_KEPT", 3)
+    monkeypatch.setattr("nadi.segmentstore.server.service.TOKENS_CACHED", 3)
 
 
 @pytest.mark.usefixtures("_three_tokens")
@@ -251,21 +251,21 @@ async def test_store_without_a_key_accepts_all_tokens(tmp_path: Path) -> None:
 OF_THE_RESERVE = ["home/table_kvtable/0.#epoch.0", "home/_RGgroup_kvtable/0.#epoch.0", "_system/_tables/work"]
 
 
-def to_free_room(table: str, token: str = "") -> wire.UpdateTableToFreeRoom:
-    return wire.UpdateTableToFreeRoom(7, table, token, (WireTableEntry(b"k", NO_VERSION, b"v"),), True)
+def to_free_space(table: str, token: str = "") -> wire.UpdateTableToFreeSpace:
+    return wire.UpdateTableToFreeSpace(7, table, token, (WireTableEntry(b"k", NO_VERSION, b"v"),), True)
 
 
 @pytest.mark.parametrize("table", OF_THE_RESERVE)
 async def test_reserve_is_not_usable_over_the_network_without_access_control(tmp_path: Path, table: str) -> None:
     async with open_store(tmp_path) as (store, peer):
-        peer.send(to_free_room(table))
+        peer.send(to_free_space(table))
         with pytest.raises(ConnectionResetError):
             await peer.receive()
         read = wire.ReadTable(8, table, "", (WireTableKey(b"k"),))
         other = await connect(store.address)
         assert isinstance(await other.ask(read), wire.NoSuchSegment)
         other.close()
-        assert isinstance(await store.exchange(to_free_room(table)), wire.TableEntriesUpdated), "the controller may"
+        assert isinstance(await store.exchange(to_free_space(table)), wire.TableEntriesUpdated), "the controller may"
 
 
 @pytest.mark.parametrize("table", OF_THE_RESERVE)
@@ -274,8 +274,8 @@ async def test_reserve_is_only_usable_with_the_servers_token(tmp_path: Path, tab
     async with open_store(tmp_path, tokens=key) as (store, peer):
         scope, name, _ = table.split("/", 2)
         token = key.issue(scope, name, Permission.READ_UPDATE)
-        assert isinstance(await store.exchange(to_free_room(table, token)), wire.AuthTokenCheckFailed)
-        assert isinstance(await store.exchange(to_free_room(table, key.master())), wire.TableEntriesUpdated)
-        peer.send(to_free_room(table, key.master()))  # not even with this token over the network
+        assert isinstance(await store.exchange(to_free_space(table, token)), wire.AuthTokenCheckFailed)
+        assert isinstance(await store.exchange(to_free_space(table, key.master())), wire.TableEntriesUpdated)
+        peer.send(to_free_space(table, key.master()))  # not even with this token over the network
         with pytest.raises(ConnectionResetError):
             await peer.receive()

@@ -101,5 +101,5 @@ def test_replay_starts_at_a_bookmark(page: Any, server: EmbeddedServer, manager:
     until(page, "document.querySelector('.player').dataset.mode === 'playing'")
     page.keyboard.press(" ")
     shown = page.locator(".clock").inner_text()[:19]
-    made_s = manager.bookmarks(road).get("car-2-comes").made_at.timestamp()
+    made_s = manager.bookmarks(road).get("car-2-comes").created_at.timestamp()
     assert abs(datetime.fromisoformat(shown).timestamp() - made_s) < 2.5

@@ -137,7 +137,7 @@ def test_counts_by_time_and_value_refine_the_query(page: Any, site: EmbeddedServ
     page.locator(".panel .head .grow").get_by_text("1 to 8 of 8 events").wait_for()
     assert page.get_by_role("searchbox", name="Query").input_value() == 'line level:"od\\"d\\\\" ok:"true"'
     opened(page, site, "?query=line")
-    page.get_by_label("Count by").select_option("_arrived")
+    page.get_by_label("Count by").select_option("_arrival_time")
     bars.first.wait_for()
     bars.first.click()
     until(page, "/since=\\d+&until=\\d+/.test(location.hash)")

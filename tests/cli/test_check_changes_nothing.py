@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nadi.errors import DataFolderLockedError, DataFolderVersionError
 from nadi.segmentstore.data_dir import FORMAT, FolderLock, StoreFile, find_store, open_folder
+from nadi.segmentstore.repair.offline_store import StoppedLog
 from tests.cli.test_check_and_repair import command, flip
 from tests.segmentstore.state_tables import recovered
 from tests.segmentstore.test_lost_state import base, contents, folder
@@ -115,6 +116,15 @@ def test_check_changes_nothing(folder: Path, make: Callable[[Path], None], code:
         stored = contents(folder)
         assert command("repair", folder).exit_code == 0
         assert contents(folder) == stored
+
+
+def test_check_reports_a_dropped_last_frame(folder: Path) -> None:
+    killed(folder)
+    last = StoppedLog(folder / "container-0/log").readable(0)[-1]
+    flip(last.path, last.header.offset + 30)
+    result = command("check", folder)
+    assert result.exit_code == 0
+    assert re.search(r"drops +frame [\d,]+, the last of the log", result.output), result.output
 
 
 def test_check_of_a_missing_folder_creates_nothing(tmp_path: Path) -> None:

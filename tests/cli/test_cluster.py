@@ -27,7 +27,7 @@ from nadi.cluster.admin.metrics import MEANINGS
 from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import InvalidArgumentError
 from tests.cluster.servers import NOBODY_DIES
-from tests.support.doors import doors, said_until_ready
+from tests.support.server_output import addresses_in, read_until_ready
 from tests.support.waiting import until
 
 READY_S = 60
@@ -45,8 +45,8 @@ class Up:
         command = [sys.executable, "-m", "nadi", "up", "--port", "0", *arguments]
         environment = {**os.environ, "NADI_LIMITS": f"{NOBODY_DIES},cluster_stable_s=600"}
         self.process = subprocess.Popen([*command, "-v"], stdout=subprocess.PIPE, text=True, env=environment)
-        self.printed = said_until_ready(self.process)
-        addresses = doors(self.printed)
+        self.printed = read_until_ready(self.process)
+        addresses = addresses_in(self.printed)
         self.id = addresses.get("server", "").partition(",")[0]
         self.controller, self.rest = addresses.get("controller", ""), addresses.get("REST", "")
 
@@ -91,7 +91,7 @@ def test_drain_of_one_of_two_servers_moves_its_containers(tmp_path: Path) -> Non
             manager.create_stream("home", "meters")
         with up("--store", url) as two:
             with urlopen(f"{two.rest}/v1/cluster") as answer:  # not forwarded, though the controller is elsewhere
-                assert json.load(answer)["seen_by"] == two.id
+                assert json.load(answer)["reported_by"] == two.id
             report = status(url)
             assert report["controller"] == one.id
             assert {s["id"]: s["state"] for s in report["servers"]} == {one.id: "alive", two.id: "alive"}  # type: ignore[attr-defined]

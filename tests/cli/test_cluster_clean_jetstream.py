@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.object_log.engine import Aged
+from nadi.object_log.engine import AgedObject
 from nadi.object_log.jetstream import engine as jetstream
 from nadi.object_log.opening import open_log
 from nadi.runtime import REAL
@@ -68,7 +68,9 @@ def test_clean_of_a_log_in_nats_removes_only_garbage(tmp_path: Path, monkeypatch
         assert asyncio.run(listed(log)) == before
 
         with monkeypatch.context() as patched:
-            patched.setattr(jetstream, "Aged", lambda name, size_bytes, age_s: Aged(name, size_bytes, age_s + DAYS_S))
+            patched.setattr(
+                jetstream, "AgedObject", lambda name, size_bytes, age_s: AgedObject(name, size_bytes, age_s + DAYS_S)
+            )
             code, output = run(*clean, "--log", log, "--dry-run")
             assert code == 0, output
             would = output

@@ -74,19 +74,19 @@ def test_server_with_an_empty_path_fails(tmp_path: Path, monkeypatch: pytest.Mon
     for start in starts:
         with pytest.raises(InvalidArgumentError):
             start()
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="certificate"):
         nadi.embedded("data", security=ServerSecurity(tls_certificate="", tls_key="key.pem"))
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="trust"):
         StreamManager("tls://127.0.0.1:1", trust_store="")
     assert not [path for path in tmp_path.iterdir() if path.name != "data"]
 
 
 def test_empty_position_is_rejected(manager: StreamManager) -> None:
     manager.create_stream("home", "meters")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="''"):
         manager.cuts("home", "meters").named("")
     for scan in (partial(nadi.scan, start=""), partial(nadi.scan, end="")):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="''"):
             scan(manager, "home", "meters")
 
 

@@ -13,7 +13,7 @@ import pytest
 import nadi
 from nadi.client import StreamManager, aio
 from nadi.config import ServerConfig
-from nadi.controller.autoscaler import unread
+from nadi.controller.external_scaler import unread
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import ConflictError, ReaderGroupNotFoundError
 from nadi.standalone.embedded import EmbeddedServer
@@ -99,7 +99,7 @@ def test_group_lag_of_a_missing_group_fails(shell: Shell, manager: StreamManager
 
 def test_lags_of_a_stream_include_all_its_groups(server: EmbeddedServer, manager: StreamManager) -> None:
     lags = manager.reader_lags("home", "meters")
-    assert [(lag.group, lag.bytes_behind) for lag in lags] == [("news", 40_000), ("billing", 39_000)]
+    assert [(lag.group, lag.lag_bytes) for lag in lags] == [("news", 40_000), ("billing", 39_000)]
     assert [lag.group for lag in manager.reader_lags("home", "idle")] == ["billing"]
     with httpx.Client(base_url=f"{server.rest_uri}/v1/scopes/home", timeout=60) as rest:
         shown = rest.get("/streams/meters/lag").json()
@@ -107,7 +107,7 @@ def test_lags_of_a_stream_include_all_its_groups(server: EmbeddedServer, manager
         assert [(piece["low"], piece["high"]) for piece in shown["segments"]] == [(0.0, 0.5), (0.5, 1.0)]
         assert [piece["end_offset"] for piece in shown["replaced"]] == [100 * 100]
         assert rest.get("/streams/none/lag").status_code == 404
-        behind = {row["stream"]: row["bytes_behind"] for row in rest.get("/readergroups/billing/lag").json()}
+        behind = {row["stream"]: row["lag_bytes"] for row in rest.get("/readergroups/billing/lag").json()}
         assert behind == {"home/meters": 39_000, "home/idle": 0}
         assert rest.get("/readergroups/none/lag").status_code == 404
 

@@ -25,7 +25,7 @@ import nadi
 from nadi.errors import InvalidArgumentError
 from nadi.observe import logs
 from tests.access.support import certificate
-from tests.support.doors import doors, said_until_ready
+from tests.support.server_output import addresses_in, read_until_ready
 
 WAIT_S = 60
 
@@ -37,7 +37,7 @@ def served(*arguments: str, log: Path) -> Iterator[dict[str, str]]:
     with log.open("w") as messages:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env={**os.environ})
     try:
-        yield doors(said_until_ready(process))
+        yield addresses_in(read_until_ready(process))
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0

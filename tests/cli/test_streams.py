@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import nadi
 from nadi.cli.app import app
+from nadi.defaults import VALUE_FORMATS
 
 
 class Shell:
@@ -186,14 +187,14 @@ def test_stream_retention_and_its_holders(server: nadi.standalone.EmbeddedServer
     created = shell.run("stream", "create", "home", "kept", "--retention", "100B", "--retention-max", "10MiB")
     assert created.output == "created stream home/kept\n"
     (shown,) = shell.json("stream", "show", "home", "kept")
-    assert (shown["retention"], shown["oldest"], shown["held_by"]) == ("100B to 10MiB", "-", [])
+    assert (shown["retention"], shown["oldest"], shown["holders"]) == ("100B to 10MiB", "-", [])
     shell.run("bookmark", "create", "home", "kept", "begin")
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "kept") as writer:
         for _ in range(5):
             writer.write_event(bytes(92))
         writer.flush()
     (shown,) = shell.json("stream", "show", "home", "kept")
-    (holder,) = shown["held_by"]
+    (holder,) = shown["holders"]
     assert (holder["kind"], holder["name"], holder["bytes_after"]) == ("bookmark", "begin", 500)
     assert shown["oldest"].startswith("20")
     assert (
@@ -241,3 +242,15 @@ def test_search_create_help_lists_formats_and_field_kinds(shell: Shell, words: t
     text = " ".join(shell.run(*words, "--help").output.replace("│", " ").split())
     assert "json objects with these fields, or text as a single field" in text
     assert "text, keyword, long, double, date, timestamp" in text
+
+
+def test_usage_line_names_arguments_in_capitals(shell: Shell) -> None:
+    assert "stream show [OPTIONS] SCOPE STREAM" in shell.run("stream", "show", "--help").output
+    assert "write [OPTIONS] SCOPE STREAM [FILE...]" in shell.run("write", "--help").output
+    assert "[OPTIONS] SCOPE STREAM ID..." in shell.run("transaction", "commit", "--help").output
+
+
+def test_help_lists_all_value_formats(shell: Shell) -> None:
+    for words in (("lake", "run"), ("stream-table", "create")):
+        text = " ".join(shell.run(*words, "--help").output.replace("│", " ").split())
+        assert ", ".join(VALUE_FORMATS) in text

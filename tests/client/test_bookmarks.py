@@ -20,7 +20,7 @@ from nadi.errors import (
     InvalidStreamCutError,
     PastEndError,
     ScopeNotFoundError,
-    SegmentGoneError,
+    SegmentTruncatedError,
     SliceNotFoundError,
     TruncatedError,
 )
@@ -106,7 +106,7 @@ def test_check_of_an_invalid_cut_raises(manager: StreamManager) -> None:
     with pytest.raises(InvalidArgumentError):
         cuts.after(tail, -1)
     manager.truncate_stream(second)
-    with pytest.raises(SegmentGoneError):
+    with pytest.raises(SegmentTruncatedError):
         cuts.check(head)
     with pytest.raises(TruncatedError):
         cuts.events_between(head, tail)

@@ -15,7 +15,7 @@ from nadi.errors import (
     InvalidNameError,
     InvalidStreamCutError,
     NotEmptyError,
-    SegmentGoneError,
+    SegmentTruncatedError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
@@ -130,7 +130,7 @@ def test_reader_reports_a_truncated_segment_and_continues(manager: StreamManager
     manager.truncate_stream(cut)
     end = manager.stream_info("sc", "gone").tail
     with manager.create_reader("sc", "gone", start=start, end=end) as reader:
-        with pytest.raises(SegmentGoneError):
+        with pytest.raises(SegmentTruncatedError):
             reader.next_block(60)
         assert [event for _, block in reader for event in block] == [b"new"] * 10
 

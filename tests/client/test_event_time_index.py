@@ -227,7 +227,7 @@ def test_stream_truncated_during_a_search_has_a_valid_cut(
     async def truncating(stores: SegmentStores, name: str) -> SegmentInfo:
         info = await segment_info(stores, name)
         calls.append(name)
-        if len(calls) == 2:  # the call of `nearer`, after the index was extended
+        if len(calls) == 2:  # the call of `refine_cut`, after the index was extended
             await stores.controller.truncate_stream(expected)
         return info
 

@@ -9,7 +9,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
+from nadi.errors import EpochExpiredError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.model.streamcut import StreamCut
 
 STREAM = ("sc", "st")
@@ -18,7 +18,7 @@ SCALINGS = 14
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[StreamManager]:
-    limits = {"NADI_LIMITS": "epochs_kept=3,epochs_forgotten_at_once=2"}
+    limits = {"NADI_LIMITS": "epochs_retained=3,epochs_forgotten_at_once=2"}
     with nadi.embedded(tmp_path, environment=limits) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream(*STREAM, 2)
@@ -57,7 +57,7 @@ def test_position_in_a_forgotten_epoch_raises_epoch_gone_error(manager: StreamMa
     cuts = manager.cuts(*STREAM)
     assert 1 in cuts.head().positions, "a segment of the first epoch still exists"
     for start in (old, manager.bookmarks("sc").get("old").cut, StreamCut(*STREAM, {0: 30, 1: 0})):
-        with pytest.raises(EpochGoneError):
+        with pytest.raises(EpochExpiredError):
             next(iter(manager.read_events(*STREAM, start=start)))
         for use in (cuts.check, cuts.settled, lambda cut: cuts.bytes_between(cut, tail)):
             with pytest.raises(TruncatedError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
 from nadi.controller import event_time as making
-from nadi.controller.event_time import judge
+from nadi.controller.event_time import decide
 from nadi.controller.state.history import EpochHistory, first_epoch
 from nadi.controller.state.records import Step, WriterMark
 from nadi.model.watermark import SegmentPosition, Watermark
@@ -89,7 +89,7 @@ class Model:
     def round(self, now: int) -> None:
         previous = self.watermarks[-1] if self.watermarks else None
         with patch.object(making, "_STEP_BYTES", 1):
-            verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, waited_ms={})
+            verdict = decide(self.marks, previous, ONE, timeout_ms=1 << 60, waited_ms={})
         assert not verdict.dropped
         self.watermarks += verdict.watermarks
 

@@ -28,7 +28,7 @@ from nadi.cluster.placement import (
     placement,
 )
 from nadi.errors import UnavailableError
-from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S, CLUSTER_TURN_S
+from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_CLAIM_DELAY_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S
 
 LONG_AGO, NOW = 100.0, 1_000.0
 LIVE = ServerView(LONG_AGO)
@@ -46,7 +46,7 @@ def view(me: str, holdings: dict[int, Holding], servers: dict[str, ServerView] |
     return View(me=me, servers=every, holdings=holdings, **settings)
 
 
-def held_by(owner: str = "", released_to: str = "", *, epoch: int = 4, since: float = LONG_AGO) -> Holding:
+def holders(owner: str = "", released_to: str = "", *, epoch: int = 4, since: float = LONG_AGO) -> Holding:
     return Holding(f"v{epoch}", epoch, since, owner, released_to)
 
 
@@ -57,7 +57,7 @@ CLAIM = [ClaimContainer(0, 5, "v4")]
 
 @pytest.mark.parametrize("me", [FIRST, SECOND, THIRD])
 def test_released_container_is_claimed_by_target_at_once(me: str) -> None:
-    fresh = {0: held_by("other", me, since=NOW)}
+    fresh = {0: holders("other", me, since=NOW)}
     assert decisions(view(me, fresh, polled_at=LONG_AGO, is_current=False, stable_since=NOW)) == CLAIM
     for other in {FIRST, SECOND, THIRD} - {me}:
         assert decisions(view(other, fresh)) == []
@@ -65,27 +65,27 @@ def test_released_container_is_claimed_by_target_at_once(me: str) -> None:
 
 @pytest.mark.parametrize(("turn", "me"), [(0, FIRST), (1, SECOND), (2, THIRD)])
 def test_dead_owners_container_is_claimed_in_order(turn: int, me: str) -> None:
-    died = NOW - turn * CLUSTER_TURN_S
-    assert decisions(view(me, {0: held_by("x")}, {"x": dead(died)})) == CLAIM
+    died = NOW - turn * CLUSTER_CLAIM_DELAY_S
+    assert decisions(view(me, {0: holders("x")}, {"x": dead(died)})) == CLAIM
     if turn:
-        assert decisions(view(me, {0: held_by("x")}, {"x": dead(died + 0.001)})) == []
+        assert decisions(view(me, {0: holders("x")}, {"x": dead(died + 0.001)})) == []
 
 
 def test_dead_server_is_not_in_order() -> None:
-    assert decisions(view(SECOND, {0: held_by(FIRST)}, {FIRST: dead(NOW)})) == CLAIM
+    assert decisions(view(SECOND, {0: holders(FIRST)}, {FIRST: dead(NOW)})) == CLAIM
 
 
 @pytest.mark.parametrize("owner", [LIVE, DRAINING, None])
 def test_container_of_live_or_unknown_owner_is_not_claimed(owner: ServerView | None) -> None:
     servers = {"x": owner} if owner else {}
-    assert decisions(view(FIRST, {0: held_by("x")}, servers)) == []
+    assert decisions(view(FIRST, {0: holders("x")}, servers)) == []
 
 
 def test_outdated_view_claims_nothing() -> None:
-    there = {0: held_by("x")}
+    there = {0: holders("x")}
     assert decisions(view(FIRST, there, {"x": dead()}, is_current=False)) == []
-    assert decisions(view(FIRST, {0: held_by("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.1)) == []
-    assert decisions(view(FIRST, {0: held_by("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.0)) == CLAIM
+    assert decisions(view(FIRST, {0: holders("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.1)) == []
+    assert decisions(view(FIRST, {0: holders("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.0)) == CLAIM
 
 
 def test_new_container_is_claimed_after_servers_settle() -> None:
@@ -98,7 +98,7 @@ def test_new_container_is_claimed_after_servers_settle() -> None:
 
 @pytest.mark.parametrize("target", [dead(NOW), ServerView(NOW, is_draining=True)])
 def test_container_released_to_unfit_target_is_free(target: ServerView) -> None:
-    there = {0: held_by(THIRD, "x")}
+    there = {0: holders(THIRD, "x")}
     assert decisions(view(FIRST, there, {"x": target})) == CLAIM
     assert decisions(view(SECOND, there, {"x": target})) == []
     assert decisions(view(SECOND, there, {"x": replace(target, since=NOW - 1.0)})) == CLAIM
@@ -108,21 +108,21 @@ def test_container_released_to_unfit_target_is_free(target: ServerView) -> None:
 def test_unclaimed_release_is_free_after_timeout(servers: dict[str, ServerView]) -> None:
     line = placement([*"abc", *servers], 1)[0]
     me = next(name for name in line if name != "x")
-    wait = CLUSTER_ARRIVAL_S + line.index(me) * CLUSTER_TURN_S
-    assert decisions(view(me, {0: held_by("a", "x", since=NOW - wait)}, servers)) == CLAIM
-    assert decisions(view(me, {0: held_by("a", "x", since=NOW - wait + 0.001)}, servers)) == []
+    wait = CLUSTER_ARRIVAL_S + line.index(me) * CLUSTER_CLAIM_DELAY_S
+    assert decisions(view(me, {0: holders("a", "x", since=NOW - wait)}, servers)) == CLAIM
+    assert decisions(view(me, {0: holders("a", "x", since=NOW - wait + 0.001)}, servers)) == []
 
 
 def test_unjoined_or_draining_server_claims_nothing() -> None:
-    there = {0: held_by("x", since=LONG_AGO), 1: held_by("x", "d")}
+    there = {0: holders("x", since=LONG_AGO), 1: holders("x", "d")}
     assert decisions(view("d", there, {"x": dead(), "d": DRAINING}, containers=2)) == []
     assert decisions(view("d", there, {"x": dead()}, containers=2)) == []
 
 
 def test_servers_that_see_different_things_may_both_claim() -> None:
     """Compare-and-set of the same version lets only one of them succeed."""
-    first = decisions(view(FIRST, {0: held_by("x")}, {"x": dead(NOW)}))
-    second = decisions(view(SECOND, {0: held_by("x")}, {"x": dead(NOW), FIRST: dead()}))
+    first = decisions(view(FIRST, {0: holders("x")}, {"x": dead(NOW)}))
+    second = decisions(view(SECOND, {0: holders("x")}, {"x": dead(NOW), FIRST: dead()}))
     assert first == second == CLAIM
 
 
@@ -132,7 +132,7 @@ ORDER = placement(["a", "b", "c"], 8)
 
 
 def all_of(owner: str, count: int = 8) -> dict[int, Holding]:
-    return {container: held_by(owner) for container in range(count)}
+    return {container: holders(owner) for container in range(count)}
 
 
 def elsewhere(me: str) -> list[int]:
@@ -143,9 +143,9 @@ def test_one_container_at_a_time_moves_for_balance() -> None:
     there = all_of("a")
     first, second = elsewhere("a")[:2]
     assert decisions(view("a", there, containers=8)) == [ReleaseContainer(first, ORDER[first][0])]
-    there[first] = held_by("a", ORDER[first][0], since=NOW)
+    there[first] = holders("a", ORDER[first][0], since=NOW)
     assert decisions(view("a", there, containers=8)) == []
-    there[first] = held_by(ORDER[first][0])
+    there[first] = holders(ORDER[first][0])
     assert decisions(view("a", there, containers=8)) == [ReleaseContainer(second, ORDER[second][0])]
 
 
@@ -157,7 +157,7 @@ def test_nothing_moves_for_balance_while_servers_come_and_go() -> None:
 
 
 def test_balanced_placement_moves_nothing() -> None:
-    there = {container: held_by(order[0]) for container, order in enumerate(ORDER)}
+    there = {container: holders(order[0]) for container, order in enumerate(ORDER)}
     assert all(decisions(view(me, there, containers=8)) == [] for me in "abc")
 
 
@@ -172,7 +172,7 @@ def test_draining_server_releases_all_containers_at_once() -> None:
         isinstance(release, ReleaseContainer) and order[release.container][0] == release.target for release in releases
     )
     assert decisions(replace(todo, is_current=False)) == []
-    on_its_way = {0: held_by("a", order[0][0])}
+    on_its_way = {0: holders("a", order[0][0])}
     assert [release.container for release in decisions(replace(todo, holdings=there | on_its_way))] == list(range(1, 8))
 
 
@@ -180,7 +180,7 @@ def test_target_receives_one_container_at_a_time() -> None:
     first = elsewhere("a")[0]
     target = ORDER[first][0]
     other = {"b": "c", "c": "b"}[target]
-    there = {first: held_by("a"), 7: held_by(other, target, since=NOW)}
+    there = {first: holders("a"), 7: holders(other, target, since=NOW)}
     assert decisions(view("a", there, containers=8)) == []
 
 
@@ -218,11 +218,11 @@ def test_decisions_are_safe_in_any_view(
 
 
 def test_hasty_view_skips_quiet_period() -> None:
-    holdings = {0: held_by(SECOND)}
+    holdings = {0: holders(SECOND)}
     assert decisions(view(SECOND, holdings, stable_since=NOW)) == []
     assert decisions(view(SECOND, holdings, stable_since=NOW, is_hasty=True)) == [ReleaseContainer(0, FIRST)]
     # no effect on a new cluster, nor on a server whose view is outdated
-    assert decisions(view(FIRST, {0: held_by()}, stable_since=NOW, is_hasty=True)) == []
+    assert decisions(view(FIRST, {0: holders()}, stable_since=NOW, is_hasty=True)) == []
     assert decisions(view(SECOND, holdings, is_current=False, is_hasty=True)) == []
 
 
@@ -318,9 +318,9 @@ STORE = ("127.0.0.1", 9000)
 SEGMENT = "home/meters/0.#epoch.0"
 
 
-def peer(name: str, since: float, heard: float = 0.0, port: int = 9000, *, is_alive: bool = True) -> PeerServer:
+def peer(name: str, since: float, changed_at: float = 0.0, port: int = 9000, *, is_alive: bool = True) -> PeerServer:
     member = ServerMember(id=name, store=f"127.0.0.1:{port}", controller="c:1", rest="", version="", started_ms=0)
-    return PeerServer(name, member, is_alive, since, heard)
+    return PeerServer(name, member, is_alive, since, changed_at)
 
 
 def seen(*peers: PeerServer, owner: str = "a", is_leased: bool = True) -> ContainerMap:
@@ -358,9 +358,9 @@ def test_find_without_lease_is_unavailable() -> None:
 
 def test_lives_since_requires_a_later_beat() -> None:
     """A version first shown by a poll may have been written before it."""
-    assert not seen(peer("a", 1.0, heard=11.9)).lives_since(STORE, 10.0)
-    assert seen(peer("a", 1.0, heard=12.1)).lives_since(STORE, 10.0)
-    assert not seen(peer("a", 1.0, heard=12.1)).lives_since(("127.0.0.1", 9001), 10.0)
-    assert not seen(peer("a", 1.0, heard=12.1, is_alive=False)).lives_since(STORE, 10.0)
-    assert not seen(peer("b", 10.1, heard=12.1)).lives_since(STORE, 10.0)  # a successor at the same address
+    assert not seen(peer("a", 1.0, changed_at=11.9)).lives_since(STORE, 10.0)
+    assert seen(peer("a", 1.0, changed_at=12.1)).lives_since(STORE, 10.0)
+    assert not seen(peer("a", 1.0, changed_at=12.1)).lives_since(("127.0.0.1", 9001), 10.0)
+    assert not seen(peer("a", 1.0, changed_at=12.1, is_alive=False)).lives_since(STORE, 10.0)
+    assert not seen(peer("b", 10.1, changed_at=12.1)).lives_since(STORE, 10.0)  # a successor at the same address
     assert not ContainerMap(cast("Any", None), 4).lives_since(STORE, 10.0)

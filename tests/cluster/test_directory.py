@@ -33,7 +33,7 @@ from nadi.wire.codec import encode
 from nadi.wire.load_reports import packed_loads, unpacked_loads
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.segmentstore.harness import connect
-from tests.segmentstore.test_hosted import REQUESTS, sample
+from tests.segmentstore.test_container_registry import REQUESTS, sample
 from tests.support.waiting import until_async
 
 AT_ONCE_S = 8.0  # less than the ten seconds that an unresolved query takes
@@ -209,8 +209,9 @@ async def test_waiting_calls_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     servers.owner = None
     waiting = [asyncio.create_task(servers.where()) for _ in range(3)]
     await asyncio.sleep(0.02)
-    with pytest.raises(UnavailableError):
-        await servers.where()
+    async with asyncio.timeout(AT_ONCE_S):
+        with pytest.raises(UnavailableError):
+            await servers.where()
     servers.owner = THIRD
     assert {*await asyncio.gather(*waiting)} == {THIRD}
     assert await servers.where() == THIRD
@@ -332,7 +333,7 @@ async def test_router_replies_match_the_stores_own(segment: str, tmp_path: Path)
         store = stores.here if segment == HERE else stores.there
         twin = next(name for name in (f"sc/twin{n}/0.#epoch.0" for n in range(99)) if store.has(name))
         for kind in REQUESTS:
-            if kind is wire.UpdateTableToFreeRoom and segment == THERE:
+            if kind is wire.UpdateTableToFreeSpace and segment == THERE:
                 continue  # only for records, which are here
             direct = await store.exchange(sample(kind, twin))
             reply: Any = await stores.router(sample(kind, segment))

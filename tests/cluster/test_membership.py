@@ -20,7 +20,7 @@ from nadi.cluster.admin.cluster_view import live_servers, open_shared_store
 from nadi.cluster.membership import Load
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, MembershipPace, ServerMember, decode, encode
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import CLUSTER_DEAD_KEPT
+from nadi.limits import CLUSTER_DEAD_RETAINED
 from nadi.object_log.checksummed_lines import line_of, value_of
 from tests.simulation.machine.loop import run
 from tests.support.clocks import StandsStill
@@ -416,12 +416,12 @@ async def test_dead_entries_are_deleted_after_a_day(cluster: Cluster) -> None:
 @in_virtual_time
 async def test_of_many_dead_entries_the_oldest_are_deleted(cluster: Cluster) -> None:
     (a,) = cluster.add("a")
-    for number in range(CLUSTER_DEAD_KEPT + 20):
+    for number in range(CLUSTER_DEAD_RETAINED + 20):
         name = f"dead-{number:03d}"
         cluster.records.set(FOLDER + name, encode(member(name)))
     await asyncio.sleep(30.0)
-    assert len(a.dead()) == CLUSTER_DEAD_KEPT
-    assert len(cluster.records.values) == CLUSTER_DEAD_KEPT + 1
+    assert len(a.dead()) == CLUSTER_DEAD_RETAINED
+    assert len(cluster.records.values) == CLUSTER_DEAD_RETAINED + 1
 
 
 @in_virtual_time

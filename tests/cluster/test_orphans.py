@@ -12,7 +12,7 @@ import pytest
 from nadi.cluster.container_map import RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.reconciler import Reconciler
-from nadi.cluster.storage import ClusterParts
+from nadi.cluster.storage import ClusterStorage
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord
@@ -64,24 +64,24 @@ class Server:
         self.opens.set()
         self.records = ContainerRecords(node.registry, node.clock)
         self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
-        self.keeper = Reconciler(
+        self.reconciler = Reconciler(
             node.name,
             cast("SegmentStore", self.store),
             node.membership,
             self.records,
             self.watch,
-            lambda number, seen: cast("ClusterParts", Parts(number, seen, self)),
+            lambda number, seen: cast("ClusterStorage", Parts(number, seen, self)),
             CONTAINERS,
             node.clock,
             on_acquired=nothing,
             on_leaving=nothing,
             on_polled=lambda: None,
         )
-        node.on_change = self.keeper.wake
+        node.on_change = self.reconciler.wake
         node.process.start(self._start())
 
     async def _start(self) -> None:
-        self.keeper.start()
+        self.reconciler.start()
 
     def owners(self) -> dict[int, str]:
         return {number: self.watch.owner(number) for number in range(CONTAINERS)}
@@ -165,7 +165,7 @@ async def test_container_opened_during_lease_renewal_answers_reads(
     await until_async(lambda: "c" not in server.owners().values())
     assert {number for number, owner in server.owners().items() if owner == "a"} > mine
     await until_async(
-        lambda: all(server.keeper.may_answer(n) for n, owner in server.owners().items() if owner == "a"), 10.0
+        lambda: all(server.reconciler.may_answer(n) for n, owner in server.owners().items() if owner == "a"), 10.0
     )
 
 
@@ -178,7 +178,7 @@ async def test_container_lost_during_handover_is_released(
 
     def on_snapshot(number: int) -> None:
         lost.append(number)
-        servers["a"].keeper.lost(number)
+        servers["a"].reconciler.lost(number)
 
     servers["a"].store.on_snapshot = on_snapshot
 

@@ -65,7 +65,7 @@ COMMAND_NOTES = {
     "LocateOffset": "Java from protocol version 17, after 0.13.0",
     "LocateMoment": "nadi's own, from its controller: a segment's offset at a moment",
     "MomentLocated": "nadi's own",
-    "UpdateTableToFreeRoom": "nadi's own, from its controller: accepted on a full disk",
+    "UpdateTableToFreeSpace": "nadi's own, from its controller: accepted on a full disk",
     "Scrub": "nadi's own, for `nadi scrub`",
     "ScrubReported": "nadi's own",
     "ReportKeys": "nadi's own, from its writers: the distribution of their keys",

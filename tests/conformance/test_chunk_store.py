@@ -84,8 +84,8 @@ async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path)
 
 
 def test_free_space_is_reported_if_known(chunks: ChunkStore) -> None:
-    assert chunks.room_bytes() > 0
-    chunks.check_room(1)
+    assert chunks.free_bytes() > 0
+    chunks.check_free_space(1)
 
 
 @pytest.mark.parametrize(

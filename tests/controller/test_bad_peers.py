@@ -74,7 +74,7 @@ async def test_call_without_request_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_silent_calls_of_one_address_leave_capacity_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_AT_ONCE", 20)
-    monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100, raising=False)
+    monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100)
 
     async with served() as address:
         port = int(address.rpartition(":")[2])
@@ -117,7 +117,7 @@ async def test_concurrently_received_requests_are_limited(monkeypatch: pytest.Mo
     """Other requests wait outside or are rejected in the end; small requests that have arrived are not delayed."""
     monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(limits, "RPC_MEMORY_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
     received = server._received
 
@@ -140,7 +140,7 @@ async def test_concurrently_received_requests_are_limited(monkeypatch: pytest.Mo
         async with asyncio.timeout(60):
             while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are processed one after the other
+            monkeypatch.setattr(limits, "RPC_MEMORY_TIMEOUT_S", 60.0)  # the two are processed one after the other
             go.set()
             codes = [await task for task in calls]
         assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
@@ -152,7 +152,7 @@ async def test_concurrently_received_requests_are_limited(monkeypatch: pytest.Mo
 
 async def test_concurrently_processed_large_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_WORK_BYTES", 2 * RPC_WORK_TIMES * 100_000)
-    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(limits, "RPC_MEMORY_TIMEOUT_S", 60.0)
     working, most, finish = 0, 0, asyncio.Event()
 
     async def check_scope_exists(self: Any, request: Any) -> Any:
@@ -184,7 +184,7 @@ async def test_calls_start_a_few_per_turn_in_rotation_of_peers() -> None:
     turns, order = LoopTurns(RPC_STARTS_A_TURN), list[str]()
 
     async def call(peer: str) -> None:
-        await turns.mine(peer)
+        await turns.wait_for_turn(peer)
         order.append(peer)
 
     flood = [asyncio.create_task(call("flood")) for _ in range(500)]
@@ -222,7 +222,7 @@ async def test_work_that_asks_for_another_turn_waits_for_it() -> None:
 
 async def test_cancelled_calls_leave_their_turns_to_others() -> None:
     turns = LoopTurns(1)
-    waiting = [asyncio.create_task(turns.mine(f"peer {n}")) for n in range(10)]
+    waiting = [asyncio.create_task(turns.wait_for_turn(f"peer {n}")) for n in range(10)]
     await asyncio.sleep(0)
     for task in waiting[1:9]:
         task.cancel()

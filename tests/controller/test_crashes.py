@@ -27,9 +27,9 @@ from nadi.controller.state.records import (
 from nadi.controller.workflows.groups import subscribed
 from nadi.errors import (
     AlreadyExistsError,
+    ClosedError,
     GenerationMismatchError,
     KeyValueTableNotFoundError,
-    NadiError,
     NotEmptyError,
     NotFoundError,
     ReaderGroupNotFoundError,
@@ -182,7 +182,7 @@ async def delete_scope_that_gets_a_stream(controller: Controller, store: FakeSto
     """The scope seems empty at first: it is marked, the deletion rejected, and the scope restored."""
 
     async def at_the_mark(command: Command) -> None:
-        if isinstance(command, wire.UpdateTableToFreeRoom) and command.segment.endswith("/scopes"):
+        if isinstance(command, wire.UpdateTableToFreeSpace) and command.segment.endswith("/scopes"):
             store.before = None
             with contextlib.suppress(AlreadyExistsError):
                 await controller.create_stream(STREAM, StreamConfigRecord(min_segments=1))
@@ -476,7 +476,7 @@ async def test_a_stopped_controller_refuses_work() -> None:
     await controller.start()
     await two_segments(controller, store)
     await controller.stop()
-    with pytest.raises(NadiError):
+    with pytest.raises(ClosedError):
         await controller.seal_stream(STREAM)
     with pytest.raises(NotFoundError):
         await controller.stream(OTHER)

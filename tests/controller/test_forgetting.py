@@ -12,7 +12,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
 from nadi.controller.state.records import EpochBase, EpochChange, SealedSizes, TxnState
 from nadi.controller.state.segments import ANY_VERSION
-from nadi.errors import EpochGoneError, InvalidStreamCutError, NotFoundError
+from nadi.errors import EpochExpiredError, InvalidStreamCutError, NotFoundError
 from nadi.naming import TRANSACTION_DELIMITER, transaction_segment_name
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
@@ -27,7 +27,7 @@ KEPT, AT_ONCE = 3, 2
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.controller.workflows.truncate.EPOCHS_KEPT", KEPT)
+    monkeypatch.setattr("nadi.controller.workflows.truncate.EPOCHS_RETAINED", KEPT)
     for module in ("workflows.truncate", "state.metadata"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)
 
@@ -102,7 +102,7 @@ async def test_old_positions_raise_truncation_errors() -> None:
             controller.segments_between(STREAM, old, head),
             controller.successors(STREAM, 0),
         ):
-            with pytest.raises(EpochGoneError):
+            with pytest.raises(EpochExpiredError):
                 await ask
         with pytest.raises(InvalidStreamCutError):
             await controller.truncate_stream(STREAM, old)

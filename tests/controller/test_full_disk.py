@@ -78,7 +78,7 @@ async def test_work_waiting_for_space_spares_the_reserve_for_deletions() -> None
         before = len(store.log)
         for _ in range(100):
             await clock.advance(1_000)
-        written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
+        written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeSpace)]
         assert not written
         assert len(store.log) > before, "it keeps retrying"
         store.full = False
@@ -93,7 +93,7 @@ async def test_controller_starts_with_unfinished_work_on_a_full_disk() -> None:
         store.full, has_room = False, False  # only this flag rejects writes
 
         async def exchange(command: Command) -> Command:
-            if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom):
+            if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeSpace):
                 return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
             return await store.exchange(command)
 

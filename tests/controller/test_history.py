@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bench import epochs
 from nadi.controller.state.history import Cut, EpochHistory, PreconditionError, first_epoch
 from nadi.controller.state.records import EpochChange, EpochSegment
-from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import EpochExpiredError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.keyspace import equal_ranges
 from nadi.model.segments import share_keys
 from nadi.naming import segment_id, segment_number
@@ -289,7 +289,7 @@ class Twins:
         assert history.newest == len(plain.changes) - 1
         for epoch in range(history.newest + 1):
             if epoch < history.first:
-                with pytest.raises(EpochGoneError):
+                with pytest.raises(EpochExpiredError):
                     history.epoch(epoch)
             else:
                 assert history.epoch(epoch) == plain.epoch(epoch), epoch
@@ -298,7 +298,7 @@ class Twins:
             if history.is_forgotten(segment):
                 assert self.plain.sealed_in[segment] <= history.first
                 assert plain.has_passed(self.head, segment)
-                with pytest.raises(EpochGoneError):
+                with pytest.raises(EpochExpiredError):
                     history.successors(segment)
                 continue
             assert history.successors(segment) == plain.successors(segment), segment

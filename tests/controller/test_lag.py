@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nadi.controller import reports as lags
-from nadi.controller.reports import LagReport, _measured, bytes_behind, seconds_behind
+from nadi.controller.reports import LagReport, _measured, measure_lag, measure_lag_seconds
 from nadi.controller.retention import cut_sizes
 from nadi.controller.state.history import Cut, EpochHistory, first_epoch
 from nadi.controller.state.metadata import GroupName
@@ -27,8 +27,8 @@ HOUR_S = 3600
 
 async def lag_at(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
     flow = w.controller._flow
-    lag = await bytes_behind(flow, await cut_sizes.measure(flow, STREAM), cut, end)
-    return lag.size, await seconds_behind(flow, STREAM, lag.unread)
+    lag = await measure_lag(flow, await cut_sizes.measure(flow, STREAM), cut, end)
+    return lag.size, await measure_lag_seconds(flow, STREAM, lag.unread)
 
 
 async def test_age_of_an_unread_event_grows(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ async def test_lag_of_another_clients_group_uses_published_cuts() -> None:
         store.append(STREAM.segment(0), b"a" * 100)
         for name in (silent, other):
             (lag,) = (await lags.of_group(controller._flow, name.stream, ""))[0]
-            assert (lag.bytes_behind, lag.events_behind, lag.seconds_behind, lag.readers) == (None, None, None, None)
+            assert (lag.lag_bytes, lag.lag_events, lag.lag_seconds, lag.readers) == (None, None, None, None)
             assert "publishes none" in lag.why
         await controller.publish_cut(STREAM, other.key, group_id, 0, {0: 30, 1: 0})
         (lag,) = (await lags.of_group(controller._flow, other.stream, ""))[0]
-        assert (lag.bytes_behind, lag.source, lag.why) == (70, "subscriber", "")
+        assert (lag.lag_bytes, lag.source, lag.why) == (70, "subscriber", "")
         assert lag.published_ms == clock.now_ms()
         all_lags = (await lags.of_stream(controller._flow, STREAM, ""))[0]
         assert [f"{lag.scope}/{lag.group}" for lag in all_lags] == ["home/other", "elsewhere/far", "home/silent"]

@@ -12,7 +12,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import WriterMark
 from nadi.errors import StreamNotFoundError
-from nadi.limits import NOTED_STEPS_MAX
+from nadi.limits import TIME_STEPS_MAX
 from nadi.naming import segment_id, transaction_segment_name
 from nadi.wire import commands as wire
 from nadi.wire.rpc import controller_pb2 as pb
@@ -80,15 +80,15 @@ async def test_steps_are_stored_in_order_and_invalid_ones_rejected() -> None:
         steps = [(9, {0: 90}), (10, {0: 95, 1: 2})]
         assert await note(call, 12, {0: 120, 1: 2}, steps=steps) == NOTED.SUCCESS
         assert (await marks(controller))["w"] == WriterMark(12, {0: 120, 1: 2}, steps=tuple(steps))
-        for wrong in ([(14, {0: 121}), (13, {0: 122})], [(16, {0: 121})], [(13, {0: 121})] * (NOTED_STEPS_MAX + 1)):
+        for wrong in ([(14, {0: 121}), (13, {0: 122})], [(16, {0: 121})], [(13, {0: 121})] * (TIME_STEPS_MAX + 1)):
             assert await code_of(note(call, 15, {0: 130, 1: 2}, steps=wrong)) is grpc.StatusCode.INVALID_ARGUMENT
         assert await note(call, 15, {0: 130, 1: 2}, steps=[(13, {7: 1})]) == NOTED.INVALID_POSITION
         assert (await marks(controller))["w"].time == 12
-        for time in range(15, 15 + 3 * NOTED_STEPS_MAX):
+        for time in range(15, 15 + 3 * TIME_STEPS_MAX):
             assert await note(call, time, {0: 1_000 + time}) == NOTED.SUCCESS
         stored = (await marks(controller))["w"].steps
-        assert len(stored) <= 2 * NOTED_STEPS_MAX
-        assert stored[-1] == (14 + 3 * NOTED_STEPS_MAX, {0: 1_014 + 3 * NOTED_STEPS_MAX})
+        assert len(stored) <= 2 * TIME_STEPS_MAX
+        assert stored[-1] == (14 + 3 * TIME_STEPS_MAX, {0: 1_014 + 3 * TIME_STEPS_MAX})
 
 
 async def test_a_removed_writer_may_come_back() -> None:

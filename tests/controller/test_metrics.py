@@ -34,7 +34,7 @@ OTHER = STREAM._replace(stream="other")
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the limits, so that a slow machine omits nothing."""
-    for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_KEPT_S"):
+    for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_CACHE_S"):
         monkeypatch.setattr(limits, limit, 60.0)
 
 
@@ -61,8 +61,8 @@ async def test_all_metrics_are_gathered() -> None:
         figures = await figures_of(controller)
         assert figures.is_complete
         assert {name: one.segments for name, one in figures.streams.items()} == {STREAM: 2, OTHER: 1}
-        assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: 0}
-        assert sorted(lag.bytes_behind or 0 for lag in figures.lags) == [98, 99, 100]
+        assert {name: one.retained_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: 0}
+        assert sorted(lag.lag_bytes or 0 for lag in figures.lags) == [98, 99, 100]
 
 
 async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +90,10 @@ async def test_hanging_parts_are_omitted(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async with with_groups() as controller:
         monkeypatch.setattr(cut_sizes, "measure", measure)
-        monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.05)
+        monkeypatch.setattr(limits, "METRICS_CACHE_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete
-        assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
+        assert {name: one.retained_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
         assert len(figures.lags) == 3
 
 
@@ -158,15 +158,15 @@ async def test_group_with_invalid_state_does_not_affect_others(
         monkeypatch.setattr(lags, "_state", state)
         figures = await figures_of(controller)
         assert figures.is_complete
-        assert {lag.group: lag.bytes_behind for lag in figures.lags} == {"g0": 100, "g1": 99, "g2": 98, "odd": None}
+        assert {lag.group: lag.lag_bytes for lag in figures.lags} == {"g0": 100, "g1": 99, "g2": 98, "odd": None}
         (lag,) = (await lags.of_group(controller._flow, odd.stream, ""))[0]
-        assert (lag.stream, lag.bytes_behind) == (STREAM.key, None), "streams outside its configuration are ignored"
+        assert (lag.stream, lag.lag_bytes) == (STREAM.key, None), "streams outside its configuration are ignored"
         assert len((await lags.of_stream(controller._flow, STREAM, ""))[0]) == 4
 
 
 async def test_counts_are_unknown_beyond_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METRICS_PAGE", 2)
-    monkeypatch.setattr(limits, "METRICS_GROUPS_LOOKED_AT", 4)
+    monkeypatch.setattr(limits, "METRICS_GROUPS_MEASURED", 4)
     async with with_groups(6) as controller:
         figures = await figures_of(controller)
         assert not figures.is_complete

@@ -215,7 +215,7 @@ async def test_slow_subscriber_holds_retention_back_up_to_the_maximum() -> None:
         (holder,) = report.holders
         assert (holder.kind, holder.name) == ("subscriber", "home/readers")
         assert StreamCut.from_text(holder.cut).positions == {0: 600}
-        assert (holder.bytes_after, report.kept_bytes) == (1_400, 1_400)
+        assert (holder.bytes_after, report.retained_bytes) == (1_400, 1_400)
         await a_while(store, clock, 20)
         await controller.retention.round()
         assert await head(controller) == {0: 2_000}, "the maximum prevails"
@@ -309,7 +309,7 @@ async def test_sealed_stream_is_not_truncated_and_deleted_one_is_unlisted() -> N
         await controller.seal_stream(STREAM)
         await controller.retention.round()
         assert await kept(controller) == 500
-        assert (await controller.retention.describe(STREAM)).kept_bytes == 500
+        assert (await controller.retention.describe(STREAM)).retained_bytes == 500
         await controller.delete_stream(STREAM)
         await controller.retention.round()
         assert [key async for key, _ in controller.metadata.limited.scan()] == []

@@ -268,7 +268,7 @@ def test_bytes_after_any_cut_are_those_of_the_events_after_it(seed: int) -> None
         stream.truncate(stream.somewhere())
     past = Past(stream.history, stream.head, {s: n for s, n in stream.lengths.items() if not stream.is_gone(s)})
     events = [event for event in stream.events() if not stream.is_before(event, stream.head)]
-    assert past.kept_bytes == sum(event.end - event.start for event in events)
+    assert past.retained_bytes == sum(event.end - event.start for event in events)
     for _ in range(10):
         cut = stream.somewhere()
         expected = sum(event.end - event.start for event in events if not stream.is_before(event, cut))

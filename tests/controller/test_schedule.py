@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from nadi.controller.engine.workflows import Convoy, Schedule, Tasks
+from nadi.controller.engine.workflows import Schedule, Tasks, WorkBatcher
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamConfigRecord
 from nadi.errors import StorageFullError, UnavailableError
-from nadi.throttled_log import Complaints, SeldomWarning
+from nadi.throttled_log import ProblemLog, SeldomWarning
 from tests.controller.support import FakeClock
 from tests.support.waiting import until_async
 
@@ -60,13 +60,13 @@ def test_rounds_recur_after_failures(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_complaint_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    complaints = Complaints(logging.getLogger("nadi"), "%s has something", lambda: now)
+    problems = ProblemLog(logging.getLogger("nadi"), "%s has something", lambda: now)
     for thing, error in (("a", "1"), ("a", "1"), ("b", "1"), ("a", "2"), ("a", "1")):
-        complaints.tell(thing, UnavailableError(error))
+        problems.report(thing, UnavailableError(error))
         now += 60.0
-    complaints.settled("a")
-    complaints.settled("c")
-    complaints.tell("a", UnavailableError("1"))
+    problems.settled("a")
+    problems.settled("c")
+    problems.report("a", UnavailableError("1"))
     assert [record.getMessage().split()[0] + record.getMessage()[-1] for record in caplog.records] == [
         "a1", "b1", "a2", "a1", "a1"
     ]  # fmt: skip
@@ -74,11 +74,11 @@ def test_complaint_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixt
 
 def test_complaint_with_varying_text_is_throttled(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    complaints = Complaints(logging.getLogger("nadi"), "%s waits", lambda: now)
+    problems = ProblemLog(logging.getLogger("nadi"), "%s waits", lambda: now)
     for number in range(240):  # two minutes
         now = number / 2
-        complaints.tell("it", UnavailableError(f"can't store part-{number}"))
-    complaints.tell("it", StorageFullError("no room"))
+        problems.report("it", UnavailableError(f"can't store part-{number}"))
+    problems.report("it", StorageFullError("no room"))
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["part-0", "part-120", "room"]
 
 
@@ -106,17 +106,17 @@ NEVER_S = 3600.0
 class Trip:
     """A member of a batch, which finishes when its event is set."""
 
-    def __init__(self, convoy: Convoy) -> None:
+    def __init__(self, convoy: WorkBatcher) -> None:
         self.is_under_way, self.arrive = False, asyncio.Event()
         self.task = asyncio.create_task(self._go(convoy))
 
-    async def _go(self, convoy: Convoy) -> None:
+    async def _go(self, convoy: WorkBatcher) -> None:
         async with convoy.member():
             self.is_under_way = True
             await self.arrive.wait()
 
 
-async def trips(convoy: Convoy, count: int) -> list[Trip]:
+async def trips(convoy: WorkBatcher, count: int) -> list[Trip]:
     started = [Trip(convoy) for _ in range(count)]
     await settle(10)
     return started
@@ -133,7 +133,7 @@ def under_way(some: list[Trip]) -> int:
 
 
 async def test_few_members_start_at_once_and_more_are_batched() -> None:
-    convoy = Convoy(few=4, wait_s=NEVER_S)
+    convoy = WorkBatcher(few=4, wait_s=NEVER_S)
     first, waiting = await trips(convoy, 4), await trips(convoy, 20)
     assert (under_way(first), under_way(waiting)) == (4, 0)
     await arrived(first[:1])
@@ -151,7 +151,7 @@ async def test_few_members_start_at_once_and_more_are_batched() -> None:
 
 
 async def test_stuck_members_delay_others_briefly() -> None:
-    convoy, began = Convoy(few=2, wait_s=0.1), asyncio.get_running_loop().time()
+    convoy, began = WorkBatcher(few=2, wait_s=0.1), asyncio.get_running_loop().time()
     stuck, waiting = await trips(convoy, 2), await trips(convoy, 3)
     is_early = asyncio.get_running_loop().time() - began < 0.1
     assert not (is_early and under_way(waiting))
@@ -164,7 +164,7 @@ async def test_stuck_members_delay_others_briefly() -> None:
 async def test_cancelled_member_is_not_waited_for() -> None:
     """A cancelled member may be waiting, just starting, or in progress."""
     chance = random.Random(7)
-    convoy = Convoy(few=2, wait_s=NEVER_S)
+    convoy = WorkBatcher(few=2, wait_s=NEVER_S)
     for _ in range(200):
         some = await trips(convoy, 12)
         for trip in some:

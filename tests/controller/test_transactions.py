@@ -11,14 +11,13 @@ from nadi.controller.state.records import StreamConfigRecord, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import (
     InvalidArgumentError,
-    NadiError,
     StreamNotFoundError,
     StreamSealedError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import TXN_COMMIT_BATCH, TXN_LEASE_MAX_MS, TXN_TOGETHER_MAX
+from nadi.limits import TXN_BATCH_MAX, TXN_COMMIT_BATCH, TXN_LEASE_MAX_MS
 from nadi.model.segments import tiles
 from nadi.naming import segment_id, transaction_segment_name
 from nadi.wire import commands as wire
@@ -322,7 +321,7 @@ async def test_group_commit_fails_completely_if_one_transaction_fails() -> None:
         assert await states(controller, [ids[0], ids[2]]) == {TxnState.OPEN}
         with pytest.raises(TransactionFailedError, match="OPEN"):
             await controller.transactions.find_commit(STREAM, ids[:1])
-        with pytest.raises(NadiError):
+        with pytest.raises(TransactionNotFoundError):
             await controller.transactions.commit_together(STREAM, [ids[0], 12345])
         assert await states(controller, ids[:1]) == {TxnState.OPEN}
         await clock.advance(LONG_LEASE + 60_000)
@@ -343,7 +342,7 @@ async def test_group_commit_accepts_committed_transactions() -> None:
 
 async def test_group_commit_limits() -> None:
     async with with_stream(1) as (controller, _, _):
-        for wrong in ([], list(range(TXN_TOGETHER_MAX + 1))):
+        for wrong in ([], list(range(TXN_BATCH_MAX + 1))):
             with pytest.raises(InvalidArgumentError):
                 await controller.transactions.commit_together(STREAM, wrong)
         with pytest.raises(StreamNotFoundError):

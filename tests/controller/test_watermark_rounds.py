@@ -13,9 +13,9 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Step, StreamConfigRecord
 from nadi.errors import UnavailableError
 from nadi.limits import (
-    NOTED_STEPS_MAX,
     SEGMENT_CALL_ATTEMPTS,
     SEGMENT_CALLS_AT_ONCE,
+    TIME_STEPS_MAX,
     WATERMARK_PERIOD_S,
     WATERMARKS_A_ROUND,
 )
@@ -90,11 +90,11 @@ async def test_steps_become_watermarks_and_are_dropped() -> None:
 
 async def test_watermarks_are_made_at_once_of_many_steps() -> None:
     async with with_stream(1) as (controller, store, _):
-        for first in (0, NOTED_STEPS_MAX):
-            steps: list[Step] = [(first + time, {0: 8192 * (first + time)}) for time in range(1, NOTED_STEPS_MAX + 1)]
+        for first in (0, TIME_STEPS_MAX):
+            steps: list[Step] = [(first + time, {0: 8192 * (first + time)}) for time in range(1, TIME_STEPS_MAX + 1)]
             await controller.note_time(STREAM, "a", steps[-1][0], steps[-1][1], steps)
         made = await whole_entries(controller, store)
-        assert made[-1].lower == 2 * NOTED_STEPS_MAX
+        assert made[-1].lower == 2 * TIME_STEPS_MAX
         assert len(made) == WATERMARKS_A_ROUND
         await controller.note_time(STREAM, "a", steps[-1][0] + 1, {0: 1 << 30})
         assert len(await whole_entries(controller, store)) == len(made)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nadi.controller.event_time import WatermarkDecision, joined, judge
+from nadi.controller.event_time import WatermarkDecision, decide, joined
 from nadi.controller.state.history import Cut, EpochHistory, first_epoch
 from nadi.controller.state.records import WriterMark
 from nadi.model import cutorder
@@ -43,14 +43,14 @@ def is_at_or_before(first: Cut, second: Cut, history: EpochHistory) -> bool:
     return cutorder.compare(stream_cut(first), stream_cut(second), ranges).is_at_or_before
 
 
-def judged(
+def decided(
     marks: dict[str, WriterMark],
     previous: Watermark | None = None,
     *,
     timeout_ms: int = 0,
     waited_ms: dict[str, int] | None = None,
 ) -> WatermarkDecision:
-    return judge(marks, previous, ONE, timeout_ms=timeout_ms, waited_ms=waited_ms or {})
+    return decide(marks, previous, ONE, timeout_ms=timeout_ms, waited_ms=waited_ms or {})
 
 
 def at(lower: int, upper: int, offset: int) -> Watermark:
@@ -59,28 +59,28 @@ def at(lower: int, upper: int, offset: int) -> Watermark:
 
 def test_the_slowest_writer_gives_the_lower_bound_and_the_furthest_the_cut() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30}, alive=False)}
-    assert judged(marks) == WatermarkDecision((at(10, 50, 70),), (), ())
+    assert decided(marks) == WatermarkDecision((at(10, 50, 70),), (), ())
 
 
 def test_stalled_writer_is_dropped_at_once_by_default() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30})}
-    assert judged(marks, at(10, 50, 70)) == WatermarkDecision((at(50, 50, 70),), ("a",), ())
-    assert judged({"a": marks["a"]}, at(10, 50, 70)) == WatermarkDecision((), ("a",), ())
+    assert decided(marks, at(10, 50, 70)) == WatermarkDecision((at(50, 50, 70),), ("a",), ())
+    assert decided({"a": marks["a"]}, at(10, 50, 70)) == WatermarkDecision((), ("a",), ())
 
 
 def test_stalled_writer_is_waited_for_as_configured() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
     previous = at(10, 50, 70)
-    assert judged(marks, previous, timeout_ms=100) == WatermarkDecision((), (), ("a",))
-    assert judged(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == WatermarkDecision((), (), ("a",))
-    assert judged(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == WatermarkDecision(
+    assert decided(marks, previous, timeout_ms=100) == WatermarkDecision((), (), ("a",))
+    assert decided(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == WatermarkDecision((), (), ("a",))
+    assert decided(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == WatermarkDecision(
         (at(50, 50, 80),), ("a",), ()
     )
 
 
 def test_removed_writer_is_not_waited_for() -> None:
     marks = {"a": WriterMark(10, {0: 70}, alive=False), "b": WriterMark(50, {0: 80})}
-    assert judged(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == WatermarkDecision(
+    assert decided(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == WatermarkDecision(
         (at(50, 50, 80),), ("a",), ()
     )
 
@@ -153,7 +153,7 @@ def test_watermarks_never_go_back(
                 marks[writer] = replace(mark, alive=False)
             case "round":
                 waited_ms = {writer: now_ms - began for writer, began in since.items()}
-                verdict = judge(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)
+                verdict = decide(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)
                 check(verdict, marks, previous, history)
                 previous = verdict.watermarks[-1] if verdict.watermarks else previous
                 for gone in verdict.dropped:

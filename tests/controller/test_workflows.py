@@ -139,7 +139,7 @@ async def test_a_scope_that_is_not_empty_stays_as_it_was() -> None:
         is_marked, goes_on = asyncio.Event(), asyncio.Event()
 
         async def at_the_mark(command: Command) -> None:
-            is_put = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom)
+            is_put = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeSpace)
             if is_put and getattr(command, "segment", "").endswith("/scopes"):
                 is_marked.set()
                 await goes_on.wait()
@@ -333,7 +333,7 @@ async def test_decision_is_carried_out_after_its_caller_is_cancelled(decision: s
 
         async def hold(command: Command) -> None:
             nonlocal left
-            is_change = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom)
+            is_change = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeSpace)
             if not is_change or not command.segment.endswith("/transactions"):  # type: ignore[attr-defined]
                 return
             left -= 1

@@ -118,19 +118,20 @@ async def test_function_commands_show_stop_and_delete(
 
 def test_run_command_with_invalid_options_fails() -> None:
     here = ["--scope", "s", "--stream", "t"]
-    for arguments in (
-        [],
-        [f"{HANDLERS}:echo"],
-        [f"{HANDLERS}:echo", *here, "--mode", "batched"],
-        [f"{HANDLERS}:echo", *here, "--exactly-once"],
-        [f"{HANDLERS}:echo", *here, "--exactly-once", "--delivery", "at-most-once"],
-        [f"{HANDLERS}:nothing", *here],
-        ["no_such_module:echo", *here],
-        ["--target", "http://127.0.0.1:1", *here, "--memory-mib", "100"],
-        ["--target", "http://127.0.0.1:1", *here, "--header", "nonsense"],
+    for named, arguments in (
+        ("--target", []),
+        ("--scope", [f"{HANDLERS}:echo"]),
+        ("--mode", [f"{HANDLERS}:echo", *here, "--mode", "batched"]),
+        ("output", [f"{HANDLERS}:echo", *here, "--exactly-once"]),
+        ("--delivery", [f"{HANDLERS}:echo", *here, "--exactly-once", "--delivery", "at-most-once"]),
+        ("'nothing'", [f"{HANDLERS}:nothing", *here]),
+        ("'no_such_module'", ["no_such_module:echo", *here]),
+        ("memory_mib", ["--target", "http://127.0.0.1:1", *here, "--memory-mib", "100"]),
+        ("--header", ["--target", "http://127.0.0.1:1", *here, "--header", "nonsense"]),
     ):
         result = CliRunner().invoke(app, ["function", "run", *arguments])
         assert (result.exit_code, "Traceback" in result.output) == (1, False), arguments
+        assert named in result.output, arguments
 
 
 def test_options_of_the_command_replace_those_of_the_decorator(tmp_path: Path) -> None:
@@ -151,24 +152,24 @@ def test_function_invalid_options_fail() -> None:
     def local(event: HandlerEvent) -> None: ...
 
     good = {"scope": "s", "stream": "t", "handler": "m:f"}
-    for wrong in (
-        {"handler": None},
-        {"target": TargetAddress("http://x")},
-        {"handler": local},
-        {"handler": lambda event: None},
-        {"min_workers": 5, "max_workers": 4},
-        {"batch_events": 0},
-        {"batch_events": 1, "batch_ms": 5},
-        {"retry_first_s": 5, "retry_longest_s": 1},
-        {"output": "t"},
-        {"dead_letters": "s/t"},
-        {"output": "a/b/c"},
-        {"start": "middle"},
-        {"handler": None, "target": TargetAddress("http://x"), "by_batch": True},
+    for named, wrong in (
+        ("handler", {"handler": None}),
+        ("target", {"target": TargetAddress("http://x")}),
+        ("local", {"handler": local}),
+        ("lambda", {"handler": lambda event: None}),
+        ("max_workers", {"min_workers": 5, "max_workers": 4}),
+        ("batch_events", {"batch_events": 0}),
+        ("batch_ms", {"batch_events": 1, "batch_ms": 5}),
+        ("retry_longest_s", {"retry_first_s": 5, "retry_longest_s": 1}),
+        ("output", {"output": "t"}),
+        ("dead-letter", {"dead_letters": "s/t"}),
+        ("a/b", {"output": "a/b/c"}),
+        ("start", {"start": "middle"}),
+        ("by_batch", {"handler": None, "target": TargetAddress("http://x"), "by_batch": True}),
     ):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=named):
             Function(**{**good, **wrong})  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="takes_too_much"):
         function("s", "t")(takes_too_much)
     with pytest.raises(InvalidArgumentError):
         Function(scope="s", stream="t", target=TargetAddress("http://x"))(None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nadi.client.aio import EventRead, StreamManager, Transaction
-from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
+from nadi.client.readergroup.outputs import UncommittedOutput, open_output_reader, recorded_outputs
 from nadi.errors import ConditionFailedError, ReaderOfflineError
 from nadi.functions import serve
 from nadi.testing import RestartableServer
@@ -77,7 +77,7 @@ async def test_removed_reader_records_nothing(manager: StreamManager, nadi_scope
     group = await groups.get_reader_group("g")
     late = await open_output_reader(group, "late")
     held = await late.next_batch(4, timeout=60)
-    assert not isinstance(held, Unsettled)
+    assert not isinstance(held, UncommittedOutput)
     assert held is not None
     assert held.block is not None
     assert len(held.block) == 4
@@ -88,7 +88,7 @@ async def test_removed_reader_records_nothing(manager: StreamManager, nadi_scope
     assert await recorded_outputs(group) == []
     next_one = await open_output_reader(group, "next")
     again = await next_one.next_batch(4, timeout=60)
-    assert not isinstance(again, Unsettled)
+    assert not isinstance(again, UncommittedOutput)
     assert again is not None
     assert again.block is not None
     assert list(again.block) == list(held.block)
@@ -96,11 +96,11 @@ async def test_removed_reader_records_nothing(manager: StreamManager, nadi_scope
     await group.reader_offline("next")
     third = await open_output_reader(group, "third")
     found = await third.next_batch(4, timeout=60)
-    assert isinstance(found, Unsettled)
+    assert isinstance(found, UncommittedOutput)
     assert found.output.transactions == ((f"{nadi_scope}/out", "id"),)
     third.settle(found)
     after = await third.next_batch(4, timeout=60)
-    assert not isinstance(after, Unsettled)
+    assert not isinstance(after, UncommittedOutput)
     assert after is not None
     assert after.offset == end
     await third.close()
@@ -115,7 +115,7 @@ async def test_undone_output_is_read_again_from_its_start(manager: StreamManager
     for number in range(3):  # by the reader that recorded it, and by a later one
         reader = await open_output_reader(group, f"first {number}")
         held = await reader.next_batch(4, timeout=60)
-        assert not isinstance(held, Unsettled)
+        assert not isinstance(held, UncommittedOutput)
         assert held is not None
         assert held.block is not None
         assert held.offset == 0

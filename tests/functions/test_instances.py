@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
+from nadi.client.readergroup.outputs import UncommittedOutput, open_output_reader, recorded_outputs
 from nadi.functions import FunctionError, serve
 from nadi.functions.definition import FunctionOptions
 from nadi.functions.progress import FunctionProgressRecord
@@ -39,7 +39,7 @@ async def test_instance_with_other_options_fails(
 async def test_killed_instance_is_detected_at_once(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("PROCESS_GONE_S", "PROCESS_SILENT_S"):
+    for limit in ("PROCESS_DEAD_S", "PROCESS_SILENT_S"):
         monkeypatch.setattr(members, limit, 1e6)  # regardless of its silence
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 20)
@@ -86,7 +86,7 @@ async def test_unknown_outcome_needs_settle(
     group = await manager.reader_group_manager(nadi_scope).get_reader_group(function.name)
     reader = await open_output_reader(group, "elsewhere")
     held = await reader.next_batch(5, timeout=60)
-    assert not isinstance(held, Unsettled)
+    assert not isinstance(held, UncommittedOutput)
     assert held is not None
     assert held.block is not None
     await reader.record(0, held.block.size_bytes, {f"{nadi_scope}/out": str(uuid4())})

@@ -67,7 +67,7 @@ def test_undo_output_requires_the_segments_reader_if_any() -> None:
 
 def test_no_segment_ends_before_its_output_is_committed() -> None:
     after = NamedRange("sc/st/1.#epoch.1", 0.0, 1.0)
-    facts = Facts(given={SEGMENT: 100}, movable={SEGMENT}, completed={SEGMENT: Completion(100, (after,))})
+    facts = Facts(returned={SEGMENT: 100}, movable={SEGMENT}, completed={SEGMENT: Completion(100, (after,))})
     state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
     assert not any(isinstance(update, Complete) for update in plan(state, "a", facts)[1])
     state = state.apply(ForgetOutput(SEGMENT, FIRST))

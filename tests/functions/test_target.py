@@ -202,7 +202,8 @@ def test_target_address_invalid_arguments_fail() -> None:
         {"url": "http://x", "headers": {"A": 7}},
         {"url": "http://x", "event_type": 7},
     ):
-        with pytest.raises(InvalidArgumentError):
+        name = [*wrong][-1].rstrip("s").replace("_", ".")
+        with pytest.raises(InvalidArgumentError, match=rf"(?i)\b{name}"):
             TargetAddress(**wrong)
 
 

@@ -73,7 +73,7 @@ REQUESTS: list[type[wire.Command]] = [
     *(wire.DeleteTableSegment, wire.UpdateSegmentPolicy, wire.GetSegmentAttribute, wire.UpdateSegmentAttribute),
     *(wire.TruncateSegment, wire.LocateOffset, wire.MergeSegments, wire.MergeSegmentsBatch, wire.GetTableSegmentInfo),
     *(wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries),
-    *(wire.ReadTableEntriesDelta, wire.LocateMoment, wire.UpdateTableToFreeRoom, wire.Scrub),
+    *(wire.ReadTableEntriesDelta, wire.LocateMoment, wire.UpdateTableToFreeSpace, wire.Scrub),
     *(wire.ReportKeys, wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments, wire.ListEventSizes),
     wire.IndexTimes,
 ]

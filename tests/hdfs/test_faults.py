@@ -56,7 +56,7 @@ def outage(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Callabl
     def change(is_out: bool) -> None:
         nonlocal now
         now = is_out
-        cluster.tell(words[request.param][is_out])
+        cluster.run_command(words[request.param][is_out])
 
     yield change
     if now:
@@ -110,54 +110,54 @@ async def test_dead_data_nodes_lose_no_chunks(tmp_path: Path, url: str, cluster:
         async with opened_as(tmp_path, Tier2(url, {"dfs.replication": "2"})) as (store, peer):
             await append(peer, 1, 3)
             await move(store)
-            cluster.tell("kill-data-node")
+            cluster.run_command("kill-data-node")
             await append(peer, 4, 5)
             await until_available(lambda: move(store))
             assert await peer.read_all(SEGMENT) == expected(5)
-        cluster.tell("kill-data-node")
+        cluster.run_command("kill-data-node")
         async with opened_as(tmp_path, Tier2(url, {"dfs.replication": "2"})) as (store, peer):
             assert await peer.read_all(SEGMENT) == expected(5), "each chunk has two replicas on three data nodes"
     finally:
-        cluster.tell("start-data-nodes")
+        cluster.run_command("start-data-nodes")
 
 
 async def test_outage_of_all_data_nodes_loses_nothing(tmp_path: Path, url: str, cluster: Cluster) -> None:
     try:
         async with opened_as(tmp_path, Tier2(url)) as (store, peer):
             for _ in range(3):
-                cluster.tell("kill-data-node")
+                cluster.run_command("kill-data-node")
             await append(peer, 1, 3)
             with pytest.raises(UnavailableError):
                 await move(store)
-            cluster.tell("start-data-nodes")
+            cluster.run_command("start-data-nodes")
             await until_available(lambda: move(store))
             assert await peer.read_all(SEGMENT) == expected(3)
     finally:
-        cluster.tell("start-data-nodes")
+        cluster.run_command("start-data-nodes")
 
 
 async def test_exhausted_quota_raises_storage_full(tmp_path: Path, url: str, cluster: Cluster) -> None:
     async with opened_as(tmp_path, Tier2(url)) as (store, peer):
         await append(peer, 1, 3)
-        cluster.tell("space-quota", path_of(url), 1 << 20)
+        cluster.run_command("space-quota", path_of(url), 1 << 20)
         with pytest.raises(StorageFullError):
             await store.chunks.put(CHUNK, [b"x"])
         with pytest.raises(UnavailableError):
             await move(store)
         await append(peer, 4, 5)
-        cluster.tell("space-quota", path_of(url), "none")
+        cluster.run_command("space-quota", path_of(url), "none")
         await move(store)
         assert await peer.read_all(SEGMENT) == expected(5)
-    assert cluster.tell("files-in", path_of(url) + "/.unfinished") == "0"
+    assert cluster.run_command("files-in", path_of(url) + "/.unfinished") == "0"
 
 
 async def test_quota_is_charged_little_more_than_the_stored_bytes(url: str, cluster: Cluster) -> None:
     chunks = ChunkStore.from_url(url, **{"dfs.replication": "2"})
     await chunks.put("first", [b"x"])
-    cluster.tell("space-quota", path_of(url), 2 * (6 << 20))
+    cluster.run_command("space-quota", path_of(url), 2 * (6 << 20))
     for name in ("a", "b"):
         await chunks.put(name, [bytes(2 << 20)])
-    assert cluster.tell("replication", path_of(url) + "/a") == "2"
+    assert cluster.run_command("replication", path_of(url) + "/a") == "2"
     with pytest.raises(StorageFullError):
         await chunks.put("c", [bytes(2 << 20)])
 
@@ -175,7 +175,7 @@ async def refused(folder: Path, url: str) -> str:
 async def test_unwritable_folder_is_rejected(
     tmp_path: Path, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.tell("make-folder", path_of(url), "755")
+    cluster.run_command("make-folder", path_of(url), "755")
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     message = await refused(tmp_path, f"{url}/chunks")
     assert "HADOOP_USER_NAME" in message
@@ -186,14 +186,14 @@ async def test_folder_with_other_data_is_rejected(tmp_path: Path, url: str, clus
     async with opened_as(tmp_path / "a", Tier2(url)):
         pass
     await refused(tmp_path / "b", url)
-    cluster.tell("make-file", f"{path_of(url)}-b/mine.txt")
+    cluster.run_command("make-file", f"{path_of(url)}-b/mine.txt")
     assert "mine.txt" in await refused(tmp_path / "c", f"{url}-b")
     assert "part of the path is a file" in await refused(tmp_path / "d", f"{url}-b/mine.txt/chunks")
 
 
 async def test_an_erasure_coded_folder_is_refused(tmp_path: Path, url: str, cluster: Cluster) -> None:
-    cluster.tell("make-folder", path_of(url), "777")
-    cluster.tell("erasure-code", path_of(url))
+    cluster.run_command("make-folder", path_of(url), "777")
+    cluster.run_command("erasure-code", path_of(url))
     assert "erasure-coded" in await refused(tmp_path, url)
 
 

@@ -286,7 +286,7 @@ class History:
     def finish(self) -> None:
         """Query everything with the writer paused, find each event once, and stop all processes cleanly."""
         with self.writer_held() as stored:
-            until(lambda: nadi.lake.status(self.manager, SCOPE, self.lake.name).behind_bytes == 0, limit_s=120.0)
+            until(lambda: nadi.lake.status(self.manager, SCOPE, self.lake.name).lag_bytes == 0, limit_s=120.0)
             self._query_all(stored)
             assert self._in_table() == stored
             self._find_each(self._queries[-1])

@@ -9,9 +9,9 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from nadi.controller.autoscaler import Trigger, trigger
 from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import Shared
+from nadi.controller.external_scaler import Trigger, trigger
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupConfig, GroupRetention, StreamConfigRecord
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError
@@ -252,8 +252,8 @@ async def test_questions_take_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatc
         at_work += time.monotonic() - asked
         return 7
 
-    monkeypatch.setattr("nadi.controller.autoscaler.unread", ask)
-    monkeypatch.setattr("nadi.controller.autoscaler.SCALER_AT_ONCE", 1)
+    monkeypatch.setattr("nadi.controller.external_scaler.unread", ask)
+    monkeypatch.setattr("nadi.controller.external_scaler.SCALER_AT_ONCE", 1)
     async with running(FakeStore(), REAL) as controller:
         names = [GroupName("home", f"readers-{number}") for number in range(6)]
         lags = await asyncio.gather(*(controller.demand._lags.get((name, STREAM)) for name in names))
@@ -266,7 +266,7 @@ async def test_hanging_question_does_not_delay_others(monkeypatch: pytest.Monkey
         await asyncio.sleep(3600 if name.group == "silent" else 0)
         return 7
 
-    monkeypatch.setattr("nadi.controller.autoscaler.unread", ask)
+    monkeypatch.setattr("nadi.controller.external_scaler.unread", ask)
     async with running(FakeStore(), REAL) as controller, asyncio.timeout(60):
         silent = asyncio.ensure_future(controller.demand._lags.get((GroupName("home", "silent"), STREAM)))
         await settle()

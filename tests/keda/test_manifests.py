@@ -14,7 +14,7 @@ from typer.main import get_command
 import nadi
 from nadi.cli.app import app
 from nadi.client import StreamDataRetention
-from nadi.controller.autoscaler import authorization, trigger
+from nadi.controller.external_scaler import authorization, trigger
 from nadi.standalone import EmbeddedServer, ServerSecurity
 from tests.access.support import PASSWORD, Certificate, certificate, password_hash, users_file
 

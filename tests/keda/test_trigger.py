@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from nadi.controller.autoscaler import Metric, Trigger, authorization, trigger
+from nadi.controller.external_scaler import Metric, Trigger, authorization, trigger
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALER_METADATA_MAX_CHARS

@@ -32,7 +32,7 @@ def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Met
     properties = [word for key, value in catalog_in(meters.folder).items() for word in ("--catalog", f"{key}={value}")]
     options = ["--table", "home.meters", "--format", "json", "--schema", "wh long", "--dead-letter", "dead"]
     done = command(uri, "run", meters.scope, "meters", *options, *properties, "--every", "0.1", "--once")
-    assert (done.exit_code, "18" in done.stdout) == (0, True), done.stderr
+    assert (done.exit_code, "18 rows, 2 " in done.stdout) == (0, True), done.stderr
     again = subprocess.Popen(
         [sys.executable, "-m", "nadi.cli.app", "lake", "run", meters.scope, "meters"],
         env={**os.environ, "NADI_CONTROLLER": uri},

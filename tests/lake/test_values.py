@@ -124,7 +124,8 @@ def test_nan_and_extreme_numbers_have_partitions(meters: Meters) -> None:
 OPTIONS: list[tuple[str, Any]] = [
     ("table", 5), ("catalog", "prod"), ("catalog", None), ("partition", ["wh"]), ("partition", "day(nope)"),
     ("partition", "bucket(4, g)"), ("value_format", 7), ("value_schema", 7), ("value_schema", "wh lnog"),
-    ("event_time_unit", 1), ("keep_events", "yes"), ("dead_letters", 5), ("holds_back", None), ("start", "middle"),
+    ("event_time_unit", 1), ("keep_events", "yes"), ("dead_letters", 5), ("protect_unconsumed", None),
+    ("start", "middle"),
     ("skip_truncated", 1), ("every_s", "1"), ("commit_bytes", 1.5), ("compact_files", "x"), ("keep_snapshots_s", "x"),
 ]  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_table_has_each_event_once_and_invalid_ones_are_letters(meters: Meters) 
     cut = meters.tail
     assert table_of(lake).current_snapshot().summary.additional_properties[CUT] == cut.as_text()
     state = meters.status()
-    assert (state.cut, state.behind_bytes, state.rows, state.letters) == (cut, 0, 540, 60)
+    assert (state.cut, state.lag_bytes, state.rows, state.dead_letters) == (cut, 0, 540, 60)
 
 
 def test_each_partition_has_its_rows_wherever_others_look_for_them(meters: Meters) -> None:
@@ -147,7 +147,7 @@ def test_concurrent_writers_write_each_event_once(nadi_server: RestartableServer
     def writing() -> None:
         try:
             with nadi.StreamManager(nadi_server.controller_uri) as own:
-                nadi.lake.run(own, lake, stopping=stopping)
+                nadi.lake.run(own, lake, stop=stopping)
         except BaseException as error:
             failures.append(error)
 
@@ -176,10 +176,10 @@ def test_retention_waits_for_the_table_and_union_has_truncated_events(meters: Me
     lake = meters.lake()
     meters.write(1, 101)
     meters.manager.update_stream(meters.scope, "meters", retention=RetentionPolicy.by_size(1))
-    (held,) = meters.manager.kept(meters.scope, "meters").held_by
+    (held,) = meters.manager.retained(meters.scope, "meters").holders
     assert (held.kind, held.name) == ("subscriber", f"{meters.scope}/{lake.name}")
     meters.catch_up(lake)
-    assert meters.manager.kept(meters.scope, "meters").held_by == ()
+    assert meters.manager.retained(meters.scope, "meters").holders == ()
     meters.manager.truncate_stream(meters.tail)
     meters.write(101, 151)
     assert sorted(pa.table(meters.union())["wh"].to_pylist()) == list(range(1, 151))
@@ -215,13 +215,13 @@ def test_unavailable_catalog_is_retried(meters: Meters) -> None:
     catalog.symlink_to(meters.folder)  # a folder, so that no writer creates a new one
     meters.write(50, 80)
     stopping = threading.Event()
-    thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stopping": stopping})
+    thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stop": stopping})
     thread.start()
     try:
         until(lambda: [writer.state for writer in meters.status().writers] == ["waiting"])
         assert "catalog" in meters.status().trouble
         away.replace(catalog)  # atomically: between two steps the writer would create a new one
-        until(lambda: meters.status().behind_bytes == 0)
+        until(lambda: meters.status().lag_bytes == 0)
         nadi.lake.stop(meters.manager, meters.scope, lake.name)
         thread.join(60)
         assert not thread.is_alive()
@@ -269,18 +269,18 @@ def test_lake_without_format_stores_bytes(meters: Meters) -> None:
 
 
 def test_define_invalid_options_fails(meters: Meters) -> None:
-    invalid: list[dict[str, Any]] = [
-        {"catalog": {}},
-        {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}},
-        {"table": "meters"},
-        {"table": "home..meters"},
-        {"partition": "week(at)"},
-        {"dead_letters": "meters"},
-        {"value_format": None, "value_schema": "wh long"},
-        {"every_s": 0},
+    invalid: list[tuple[str, dict[str, Any]]] = [
+        ("catalog", {"catalog": {}}),
+        ("'token'", {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}}),
+        ("'meters'", {"table": "meters"}),
+        ("home..meters", {"table": "home..meters"}),
+        ("week", {"partition": "week(at)"}),
+        ("dead-letter", {"dead_letters": "meters"}),
+        ("value_schema", {"value_format": None, "value_schema": "wh long"}),
+        ("every_s", {"every_s": 0}),
     ]
-    for options in invalid:
-        with pytest.raises(InvalidArgumentError):
+    for named, options in invalid:
+        with pytest.raises(InvalidArgumentError, match=named):
             meters.lake(**options)
     with pytest.raises(StreamNotFoundError):
         nadi.lake.define(meters.manager, meters.scope, "none", table="a.b", catalog=catalog_in(meters.folder))
@@ -288,15 +288,15 @@ def test_define_invalid_options_fails(meters: Meters) -> None:
         nadi.lake.status(meters.manager, meters.scope, "none")
     lake = meters.lake()
     meters.catch_up(lake)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="partition"):
         meters.lake(partition="meter")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=r"meters.*dead"):
         nadi.lake.define(meters.manager, meters.scope, "dead", name=lake.name)
     with pytest.raises(ConflictError):
-        meters.lake(holds_back=False)
+        meters.lake(protect_unconsumed=False)
     with pytest.raises(InvalidArgumentError, match="'meter'"):
         meters.lake(name="by-day", table="by.day", partition="day(meter)")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="NOT_SET"):
         LakeWriter(meters.manager, meters.lake(catalog={**lake.catalog, "s3.secret-access-key": "${NOT_SET}"}))
     missing = catalog_in(meters.folder) | {"uri": f"sqlite:///{meters.folder}/no/such/folder.db"}
     with pytest.raises(UnavailableError):

@@ -180,7 +180,7 @@ FIRING: dict[str, list[tuple[str, str]]] = {  # series that make each alert fire
     "NadiDown": [("up", "0x100")],
     "NadiContainerDown": [('nadi_store_container_up{container="3"}', "0x100")],
     "NadiContainersRecover": [("nadi_store_recoveries_total", "0+1x100")],
-    "NadiDataDamaged": [('nadi_store_damaged_places{container="3"}', "2x100")],
+    "NadiDataDamaged": [('nadi_store_damaged_ranges{container="3"}', "2x100")],
     "NadiScrubFoundDamage": [("nadi_store_scrub_damages", "1x100")],
     "NadiScrubOverdue": [("nadi_store_scrub_age_seconds", "2000000x100")],
     "NadiAppendsSlow": [
@@ -196,7 +196,7 @@ FIRING: dict[str, list[tuple[str, str]]] = {  # series that make each alert fire
     "NadiWritersWait": [("nadi_store_throttles_total", "0+100x100")],
     "NadiAppendsRefused": [("nadi_store_appends_refused_total", "0+100x100")],
     "NadiPeersMemory": [
-        ('nadi_peers_held_bytes{direction="sending"}', "95x100"),
+        ('nadi_peers_buffered_bytes{direction="sending"}', "95x100"),
         ('nadi_peers_max_bytes{direction="sending"}', "100x100"),
     ],
     "NadiLogFull": [('nadi_store_log_full{container="3"}', "1x100")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -99,9 +100,9 @@ async def test_failed_migration_is_completed_by_next_run(
             await run(source(), target(), step)
         is_left = step in ("left", "finish")
         async with source() as opened:
-            assert bool(await opened.left_by()) == is_left
+            assert bool(await opened.migrated_by()) == is_left
         await run(source(), target(), "")
-    with pytest.raises(DataFolderError):
+    with pytest.raises(DataFolderError, match=re.escape(url)):
         check(data)
     check_served(last, filled[1])
 
@@ -132,7 +133,7 @@ def kill_repeatedly(chance: random.Random, *arguments: str, store: Store) -> Non
 def test_folder_stays_in_service_after_copying_ahead(filled: tuple[Path, Written], tmp_path: Path) -> None:
     data, store = copied(filled, tmp_path / "data"), Store(f"file://{tmp_path}/store")
     migrate(str(data), store.url, "--ahead", store=store)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="migration"):
         store.server()
     check_served(data, filled[1])
     migrate(str(data), store.url, store=store)
@@ -169,5 +170,5 @@ async def test_damaged_source_is_reported_and_not_moved(filled: tuple[Path, Writ
         async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
             await Migration(source, target, _ProgressBar()).run()
     check(data)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="migration"):
         nadi.embedded(store=url)

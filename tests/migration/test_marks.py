@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -38,7 +39,7 @@ async def test_damaged_mark_in_store_is_rejected(tmp_path: Path) -> None:
         assert new.url in output
         assert "is damaged" in output
     assert files(tmp_path / "store") == before
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="migration"):
         nadi.embedded(store=new.url)
     nadi.embedded(data).stop()
     shutil.rmtree(tmp_path / "store")  # as the message recommends
@@ -53,7 +54,7 @@ async def test_folder_with_damaged_store_file_stays_left(tmp_path: Path) -> None
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
         await Migration(source, target, _ProgressBar()).run()
     (data / "store.json").write_bytes(b"damaged")
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=re.escape(new.url)):
         nadi.embedded(data)
     assert "nadi migrate --undo" in await asyncio.to_thread(refused, str(data), f"file://{tmp_path}/other", store=new)
     shutil.rmtree(tmp_path / "store")
@@ -68,6 +69,6 @@ async def test_damaged_mark_in_new_folder_is_rejected(tmp_path: Path) -> None:
         await folder.begin(cluster)
     flip(back / "tier2" / "migration")
     assert "is damaged" in await asyncio.to_thread(refused, store.url, str(back), store=store)
-    with pytest.raises(DataFolderError):
+    with pytest.raises(DataFolderError, match="migration"):
         nadi.embedded(back)
     nadi.embedded(store=store.url).stop()

@@ -24,7 +24,7 @@ from nadi.object_log.engine import Registry
 from nadi.object_log.files import open_files
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
-from nadi.segmentstore.tier2.records import ContainerRecords, MovedAway
+from nadi.segmentstore.tier2.records import ContainerRecords, NewLocation
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.clocks import StandsStill
 from tests.support.fake_s3 import FakeS3
@@ -32,22 +32,22 @@ from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.timeout(300)
 BEAT_S, DEAD_S = 0.1, 1.0  # for processes that replace a dead one
-QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_turn_beat_s={BEAT_S},migration_turn_dead_s={DEAD_S}"}
+QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_lock_beat_s={BEAT_S},migration_lock_dead_s={DEAD_S}"}
 BUSY = "another `nadi migrate`"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice a live process soon, and don't declare it dead if the machine pauses."""
-    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_BEAT_S", BEAT_S)
-    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 60.0)
+    monkeypatch.setattr(migration_lock, "MIGRATION_LOCK_BEAT_S", BEAT_S)
+    monkeypatch.setattr(migration_lock, "MIGRATION_LOCK_DEAD_S", 60.0)
 
 
 @contextmanager
 def dead_soon() -> Iterator[None]:
     """Let processes that start meanwhile replace a dead one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", DEAD_S)
+        patch.setattr(migration_lock, "MIGRATION_LOCK_DEAD_S", DEAD_S)
         yield
 
 
@@ -248,7 +248,7 @@ async def test_paused_holder_does_not_release_its_successors_lock(kind: str, bef
 async def test_released_lock_is_acquired_at_once_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 3600.0)
+    monkeypatch.setattr(migration_lock, "MIGRATION_LOCK_DEAD_S", 3600.0)
     engine, registry = await open_files(tmp_path, REAL)
     for _ in range(2):
         async with MigrationLock(registry, "file:///store"):
@@ -267,12 +267,12 @@ async def test_undone_migration_cannot_leave_more_containers(store: Store, tmp_p
         await source.settle()
         records = ContainerRecords(source._shared.registry, REAL)
         owner = (await records.read(0)).record.epoch
-        await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
-        source.turn._beats.cancel()
+        await records.move_away(0, owner, NewLocation((tmp_path / "gone").as_uri(), "m"))
+        source.lock._beats.cancel()
         with dead_soon():
             await undo_cluster(store.url, {})
         with pytest.raises(FencedError):
-            await records.move_away(0, owner, MovedAway("file:///gone", "m"))
+            await records.move_away(0, owner, NewLocation("file:///gone", "m"))
         with pytest.raises(ConflictError):
             await source.leave("file:///gone", "m")
     store.server().stop()
@@ -295,6 +295,6 @@ async def test_target_is_not_opened_after_source_was_undone(store: Store, tmp_pa
         source.leave = leaves  # type: ignore[method-assign]
         with pytest.raises(ConflictError):
             await Migration(source, target, _ProgressBar()).run()
-    with pytest.raises(nadi.errors.DataFolderError):
+    with pytest.raises(nadi.errors.DataFolderError, match="migration"):
         nadi.embedded(back)
     await until_async(lambda: is_released(tmp_path))

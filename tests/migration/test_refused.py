@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -108,7 +109,7 @@ async def test_short_pause_limit_resumes_writers(data: Path, tmp_path: Path) -> 
                 await Migration(source, target, _ProgressBar()).run()
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert "later" in manager.list_streams("home")
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="migration"):
         nadi.embedded(store=url)
 
 
@@ -121,7 +122,7 @@ def test_undo_returns_data_to_the_source(tmp_path: Path) -> None:
     to = str(data), store.url, "--containers", "2"
     migrate(*to, store=store)
     assert "still has the data" in refused("--undo", str(data), store=store)
-    with pytest.raises(DataFolderError):
+    with pytest.raises(DataFolderError, match=re.escape(store.url)):
         nadi.embedded(data)
     shutil.rmtree(tmp_path / "store")
     migrate("--undo", str(data), store=store)
@@ -139,7 +140,7 @@ def test_undo_returns_data_to_the_source(tmp_path: Path) -> None:
     migrate("--undo", store.url, store=store)
     with store.server() as server, StreamManager(server.controller_uri) as manager:
         written.check(manager)
-    with pytest.raises(DataFolderError):
+    with pytest.raises(DataFolderError, match=re.escape(store.url)):
         nadi.embedded(data)
 
 
@@ -153,7 +154,7 @@ def test_incomplete_target_folder_is_not_served(data: Path, tmp_path: Path) -> N
         migrate(str(data), str(new), *options, "--ahead", store=store)
         migrate(str(data), str(new), *options, "--dry-run", store=store)
         for tier2_given in ("", chunks):
-            with pytest.raises(NadiError), nadi.embedded(new, tier2=tier2_given):
+            with pytest.raises(NadiError, match="migration"), nadi.embedded(new, tier2=tier2_given):
                 pass
     migrate(str(data), str(new), *options, store=store)
     with nadi.embedded(new, tier2=chunks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from nadi.client import StreamManager
 from nadi.cluster.admin import cluster_view as looking
 from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import DataFolderError, StoreError
-from nadi.limits import MIGRATION_LEFT_BYTES
+from nadi.limits import MIGRATION_REMAINDER_BYTES
 from nadi.migration.migrate import Migration
 from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
@@ -64,7 +65,7 @@ def test_migration_to_cluster_and_back_under_writes(kind: str, tmp_path: Path) -
             manager.create_reader("home", "meters").close()  # reads continue
             time.sleep(0.5)
             server.stop()
-            with pytest.raises(DataFolderError):
+            with pytest.raises(DataFolderError, match=re.escape(store.url)):
                 nadi.embedded(data)
             with store.server(port=port) as one, store.server() as two:
                 time.sleep(1)
@@ -81,7 +82,7 @@ def test_migration_to_cluster_and_back_under_writes(kind: str, tmp_path: Path) -
                 assert "servers of the cluster are running" in refusal, refusal
                 one.stop()
         migrate(store.url, str(back), "--verify", store=store)
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match=re.escape(str(back))):
             store.server()
         checked = run("check", str(back))
         assert checked.returncode == 0, checked.stdout
@@ -107,4 +108,4 @@ async def test_recent_writes_are_copied_before_writers_are_held(tmp_path: Path) 
         async with source, NewCluster(f"file://{tmp_path}/store", {}, 2) as target:
             report = await Migration(source, target, _ProgressBar()).run(only_ahead=True)
         assert report.stored_bytes >= count * 1_000
-        assert report.passes == 1 + (report.stored_bytes > MIGRATION_LEFT_BYTES)
+        assert report.passes == 1 + (report.stored_bytes > MIGRATION_REMAINDER_BYTES)

@@ -44,7 +44,7 @@ def test_texts_of_others_stay_texts() -> None:
     for shown in (mark, nadi.notebook.table([mark], EVIL), StreamCut(EVIL, EVIL, {})):
         assert not re.search(r"<(script|img)", html_of(shown))
         assert any(EVIL in cell for line in lines_of(shown) for cell in line)
-    assert ["made", "2026-01-02 00:00:00 UTC"] in lines_of(mark)
+    assert ["created", "2026-01-02 00:00:00 UTC"] in lines_of(mark)
 
 
 def test_long_values_are_truncated() -> None:
@@ -62,7 +62,7 @@ def test_client_values_are_displayed(manager: StreamManager, scope: str) -> None
     assert ["is sealed", "no"] in lines_of(info)
     manager.slices(scope).create("all", info.head, tail)
     named: NamedSlice = manager.slices(scope).get("all")
-    assert [line[0] for line in lines_of(named)] == ["name", "start", "end", "made", "note", "tags"]
+    assert [line[0] for line in lines_of(named)] == ["name", "start", "end", "created", "note", "tags"]
     heads, first, second = lines_of(nadi.notebook.table(manager.segment_history(scope, "meters")))
     assert heads[:5] == ["segment", "low", "high", "created", "replaced"]
     assert (first[0], second[0], first[4]) == ("0.#epoch.0", "1.#epoch.0", "–")
@@ -81,8 +81,8 @@ def test_reader_group_displays_its_lag(manager: StreamManager, scope: str) -> No
     fill_stream(manager, scope, "meters", [b"x" * 92] * 10)
     heads, line = lines_of(group)
     shown = dict(zip(heads, line, strict=True))
-    assert (shown["stream"], shown["bytes behind"]) == (f"{scope}/meters", "1,000")
-    assert shown["bytes behind"] == f"{group.lag()[0].bytes_behind:,}"
+    assert (shown["stream"], shown["lag bytes"]) == (f"{scope}/meters", "1,000")
+    assert shown["lag bytes"] == f"{group.lag()[0].lag_bytes:,}"
     groups.delete_reader_group("billing")
     assert "not found" in html_of(group)
 

@@ -84,7 +84,7 @@ async def test_each_event_of_a_sealed_stream_is_handled_once_by_two_workers(mana
     await asyncio.wait_for(asyncio.gather(serve(processor, manager), serve(processor, manager)), 60)
     assert sorted(await read(manager, scope, "out")) == sorted(b"%d" % number for number in range(500))
     found = await status(manager, scope, "in", "echo")
-    assert (found.positions.events, found.positions.gaps, found.behind_bytes) == (500, 0, 0)
+    assert (found.positions.events, found.positions.gaps, found.lag_bytes) == (500, 0, 0)
 
 
 async def test_events_of_a_key_are_in_order_through_a_split(manager: StreamManager, scope: str) -> None:
@@ -249,7 +249,7 @@ async def test_stop_ends_all_workers_and_run_resumes(
     assert len((await status(manager, scope, "in", "stopped")).workers) == 2
     assert '"processor": "in/stopped"' in await nadi_command(server, "processor", "list", scope, "--json")
     shown = await nadi_command(server, "processor", "status", scope, "in/stopped", "--json")
-    assert (shown.count('"worker_'), '"behind_bytes": 0' in shown) == (2, True)
+    assert (shown.count('"worker_'), '"lag_bytes": 0' in shown) == (2, True)
     assert "stopped processor" in await nadi_command(server, "processor", "stop", scope, "in/stopped")
     await asyncio.wait_for(asyncio.gather(*workers), 30)
     await write(manager, scope, [b"2"])

@@ -96,7 +96,7 @@ def watch(
     while time.monotonic() - began < seconds:
         time.sleep(every_s)
         meanwhile()
-        kept = manager.kept(*load._place).size_bytes
+        kept = manager.retained(*load._place).size_bytes
         tiers = on_disk(folder, "log"), on_disk(folder, "tier2")
         usages.append(Usage(time.monotonic() - began, load.written, *tiers, kept))
         print(usages[-1], flush=True)

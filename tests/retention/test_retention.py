@@ -60,25 +60,25 @@ def test_stream_is_retained_by_policy_over_a_kill(server: RestartableServer, man
     policy = RetentionPolicy.by_size(20_000)
     manager.create_stream("home", "meters", scaling=ScalingPolicy.fixed(3), retention=policy)
     write(manager, 1_000)
-    until(lambda: 20_000 <= manager.kept("home", "meters").size_bytes < 20_200)
-    kept = manager.kept("home", "meters")
-    assert kept.held_by == ()
+    until(lambda: 20_000 <= manager.retained("home", "meters").size_bytes < 20_200)
+    kept = manager.retained("home", "meters")
+    assert kept.holders == ()
     assert kept.oldest_at is not None
     cuts = manager.cuts("home", "meters")
     assert cuts.events_between(kept.head, cuts.tail()) == kept.size_bytes // 100
     server.restart()
     write(manager, 1_000)
-    until(lambda: 20_000 <= manager.kept("home", "meters").size_bytes < 20_200)
+    until(lambda: 20_000 <= manager.retained("home", "meters").size_bytes < 20_200)
     manager.update_stream("home", "meters", retention=RetentionPolicy.by_time(2_000, over_bookmarks=True))
     assert manager.stream_configuration("home", "meters").retention == RetentionPolicy.by_time(
         2_000, over_bookmarks=True
     )
-    until(lambda: manager.kept("home", "meters").size_bytes == 0)
+    until(lambda: manager.retained("home", "meters").size_bytes == 0)
     manager.update_stream("home", "meters", retention=None)
     assert manager.stream_configuration("home", "meters").retention is None
     write(manager, 100)
     time.sleep(3)
-    assert manager.kept("home", "meters").size_bytes == 10_000
+    assert manager.retained("home", "meters").size_bytes == 10_000
 
 
 def test_by_event_time_the_last_days_are_retained(manager: StreamManager) -> None:
@@ -94,7 +94,7 @@ def test_by_event_time_the_last_days_are_retained(manager: StreamManager) -> Non
     wanted = {event for event, hour in zip(events, hours, strict=True) if hour > now - timedelta(days=30)}
 
     def is_truncated() -> bool:
-        return manager.kept("home", "meters").size_bytes < 2 * sum(len(event) + 8 for event in wanted)
+        return manager.retained("home", "meters").size_bytes < 2 * sum(len(event) + 8 for event in wanted)
 
     until(is_truncated)
     assert wanted <= kept_events(manager) < set(events)
@@ -115,7 +115,7 @@ def test_by_event_time_events_without_time_hold_nothing_back(manager: StreamMana
         manager.scale_stream("home", "meters", [0, 1], [(0, 0.5), (0.5, 1)])
         writer.write_batch([b"no time"] * 10, [str(number) for number in range(10)])
         writer.flush()
-    until(lambda: manager.kept("home", "meters").size_bytes == 0)
+    until(lambda: manager.retained("home", "meters").size_bytes == 0)
 
 
 def test_report_names_holders(manager: StreamManager) -> None:
@@ -123,19 +123,19 @@ def test_report_names_holders(manager: StreamManager) -> None:
     write(manager, 30)
     bookmark = manager.bookmarks("home").create("monday", manager.stream_info("home", "meters").tail)
     write(manager, 470)
-    until(lambda: manager.kept("home", "meters").head == bookmark.cut)
-    (holder,) = manager.kept("home", "meters").held_by
+    until(lambda: manager.retained("home", "meters").head == bookmark.cut)
+    (holder,) = manager.retained("home", "meters").holders
     assert (holder.kind, holder.name, holder.cut, holder.bytes_after) == ("bookmark", "monday", bookmark.cut, 47_000)
     manager.bookmarks("home").delete("monday")
-    until(lambda: manager.kept("home", "meters").size_bytes == 5_000)
+    until(lambda: manager.retained("home", "meters").size_bytes == 5_000)
     by_hand = StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT
     groups = manager.reader_group_manager("home")
     groups.create_reader_group("archive", "meters", retention=by_hand)
-    released = manager.kept("home", "meters").head
+    released = manager.retained("home", "meters").head
     groups.get_reader_group("archive").update_retention_stream_cut([released])
     write(manager, 200)
     time.sleep(2)
-    (holder,) = manager.kept("home", "meters").held_by
+    (holder,) = manager.retained("home", "meters").holders
     assert (holder.kind, holder.name, holder.cut, holder.bytes_after) == (
         "subscriber",
         "home/archive",
@@ -143,9 +143,9 @@ def test_report_names_holders(manager: StreamManager) -> None:
         25_000,
     )
     write(manager, 200)
-    until(lambda: manager.kept("home", "meters").size_bytes == 30_000)
+    until(lambda: manager.retained("home", "meters").size_bytes == 30_000)
     groups.delete_reader_group("archive")
-    until(lambda: manager.kept("home", "meters").size_bytes == 5_000)
+    until(lambda: manager.retained("home", "meters").size_bytes == 5_000)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_by_consumption_with_a_slow_group_and_a_bookmark_for_ten_minutes(tmp_pat
         def slowly() -> None:
             tails.append(manager.stream_info("home", "meters").tail)
             group.update_retention_stream_cut(tails[-7:-6])
-            for holder in manager.kept("home", "meters").held_by:
+            for holder in manager.retained("home", "meters").holders:
                 print(f"       {holder.kind} {holder.name}: {holder.bytes_after / MIB:.1f} MiB", flush=True)
 
         with Load(server.controller_uri, "home", "meters", bytes_per_s=MIB).running() as load:
             first = watch(manager, server.folder, load, seconds=LONG_S / 4, every_s=10, meanwhile=slowly)
             bookmark = manager.bookmarks("home").create("here", manager.stream_info("home", "meters").tail)
             held = watch(manager, server.folder, load, seconds=LONG_S / 4, every_s=10, meanwhile=slowly)
-            assert manager.kept("home", "meters").head == bookmark.cut or LONG_S < 400
+            assert manager.retained("home", "meters").head == bookmark.cut or LONG_S < 400
             manager.bookmarks("home").delete("here")
             freed = watch(manager, server.folder, load, seconds=LONG_S / 2, every_s=10, meanwhile=slowly)
         assert max(usage.kept for usage in first) < 100 * MIB

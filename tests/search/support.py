@@ -135,7 +135,7 @@ class Indexed:
         async with asyncio.timeout(60):
             count = -1
             while count < least:
-                count = (await self.status()).unfit
+                count = (await self.status()).invalid
                 await asyncio.sleep(0.05)
 
     async def read_all(self, stream: str) -> list[bytes]:

@@ -63,7 +63,7 @@ def test_search_commands_manage_an_index(
         (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
         assert (found["count"], len(found["hits"]), found["next"]) == (5, 5, None)
         (status,) = shell.json("search", "status", "home", "logs")
-        assert (status["indexed"], status["behind_bytes"]) == (50, 0)
+        assert (status["indexed"], status["lag_bytes"]) == (50, 0)
         assert f"process {indexer.pid}" in status["indexer_1"]
         shown = shell.run("search", "query", "home", "logs", "group7", "--limit", "2").output
         assert "request 47 of group7" in shown

@@ -61,7 +61,7 @@ async def test_indexer_finds_new_events(logs: Indexed, monkeypatch: pytest.Monke
         page = await search.query("new", wait_for="tail")
         assert numbers(page.hits) == [500]
         status = await logs.status()
-        assert (status.indexed, status.unfit, status.behind_bytes, len(status.indexers)) == (501, 0, 0, 1)
+        assert (status.indexed, status.invalid, status.lag_bytes, len(status.indexers)) == (501, 0, 0, 1)
     assert (await logs.status()).indexers == ()
 
 
@@ -77,7 +77,7 @@ async def test_invalid_events_become_dead_letters_once(logs: Indexed) -> None:
     assert sorted(base64.b64decode(one["data"]) for one in letters) == sorted(bad.values())
     assert any("ms " in one["reason"] for one in letters)
     assert {one["by"] for one in letters} == {f"index {logs.scope}/logs"}
-    assert (await logs.status()).unfit == 4
+    assert (await logs.status()).invalid == 4
 
 
 @pytest.mark.parametrize("step", ["built", "stored", "added"])
@@ -139,7 +139,7 @@ async def test_indexer_counts_truncated_events_as_gaps(logs: Indexed) -> None:
     assert (await logs.status()).gaps == 2
 
 
-async def test_segment_truncated_while_indexed_is_dropped(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_segment_truncated_while_indexed_is_deleted(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     await logs.create()
     manager, cuts, gone = logs.manager, logs.manager.cuts(logs.scope, "logs"), asyncio.Event()
     asked: list[str] = []
@@ -189,7 +189,7 @@ async def test_stop_ends_workers_and_delete_removes_all(logs: Indexed) -> None:
         await search.wait("tail", 0.3)
     _, task = logs.start()
     await search.wait("tail")
-    await logs.indexes.drop("logs")
+    await logs.indexes.delete("logs")
     await asyncio.wait_for(task, 60)
     assert not [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
     with pytest.raises(IndexNotFoundError):
@@ -226,7 +226,7 @@ async def test_recreated_stream_raises_stream_recreated_error(logs: Indexed, is_
             await asyncio.wait_for(ask(), 60)
     with nadi.StreamManager(logs.uri) as client, pytest.raises(StreamRecreatedError):
         await asyncio.to_thread(backfill_parts, client, logs.scope, "logs")
-    await logs.indexes.drop("logs")
+    await logs.indexes.delete("logs")
     await logs.create()
     async with logs.running():
         assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(50, 80))
@@ -261,11 +261,11 @@ async def test_create_invalid_index_fails(logs: Indexed) -> None:
     for stream, options in (("nothing", {}), ("unfit", {"dead_letters": "none"})):
         with pytest.raises(NotFoundError):
             await logs.indexes.create(stream, FIELDS, where=str(logs.folder), **options)
-    for wrong in ({"where": "ftp://x"}, {"where": "memory:///"}, {"format": "xml"}, {"format": "text"}):
-        given = {"where": str(logs.folder), **wrong}
-        with pytest.raises(InvalidArgumentError):
+    for key, value in (("where", "ftp://x"), ("where", "memory:///"), ("format", "xml"), ("format", "text")):
+        given = {"where": str(logs.folder), key: value}
+        with pytest.raises(InvalidArgumentError, match=rf"\b{value.partition(':')[0]}\b"):
             await logs.indexes.create("unfit", FIELDS, **given)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="dead-letter"):
         await logs.indexes.create("unfit", FIELDS, where=str(logs.folder), dead_letters="unfit")
 
 

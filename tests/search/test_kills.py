@@ -20,7 +20,7 @@ from tests.support.waiting import until_async
 pytest.importorskip("tantivy", reason="search needs tantivy")
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 KILLS = int(os.environ.get("NADI_SEARCH_KILLS", "50"))
-LIMITS = "search_commit_s=0.05,search_tidy_s=0.5,search_retired_s=2,process_gone_s=1,process_beat_s=0.2"
+LIMITS = "search_commit_s=0.05,search_tidy_s=0.5,search_retired_s=2,process_dead_s=1,process_beat_s=0.2"
 
 
 class Killed:

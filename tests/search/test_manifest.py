@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from nadi.errors import EpochGoneError, SegmentGoneError, TruncatedError
+from nadi.errors import EpochExpiredError, SegmentTruncatedError, TruncatedError
 from nadi.model.segments import SegmentRange
 from nadi.process.segment_follower import PositionConflictError, SegmentProgress, gap_end
 from nadi.search.percolate.query_index import MatchCounts
-from nadi.search.percolate.records import BegunBatch, HeldError, MatcherProgress, SegmentSpan
+from nadi.search.percolate.records import BackfillPendingError, MatcherProgress, SegmentSpan, StartedBatch
 from nadi.search.shards.manifest import IndexedRange, Shard, ShardManifest, has_all, joined, to_merge
 
 
@@ -74,11 +74,11 @@ def test_filled_part_is_added_once() -> None:
     assert one.positions() == {0: 0}
     assert not has_all(one, {0: 5})
     one = one.advanced([IndexedRange(0, 20, 30, 1)], shard("new", (0, 20, 30)))
-    one = one.filled((0, 0, 10), shard("a", (0, 0, 10)), indexed=1, unfit=0)
+    one = one.filled((0, 0, 10), shard("a", (0, 0, 10)), indexed=1, invalid=0)
     with pytest.raises(PositionConflictError):
-        one.filled((0, 0, 10), shard("b", (0, 0, 10)), indexed=1, unfit=0)
+        one.filled((0, 0, 10), shard("b", (0, 0, 10)), indexed=1, invalid=0)
     assert one.positions() == {0: 10}
-    one = one.filled((0, 10, 20), None, indexed=0, unfit=1)
+    one = one.filled((0, 10, 20), None, indexed=0, invalid=1)
     assert one.positions() == {0: 30}
     assert has_all(one, {0: 30})
 
@@ -93,7 +93,7 @@ def test_letters_of_a_span_returns_the_recorded_origin() -> None:
     later = past.lettered([IndexedRange(0, 40, 60, 1)])
     assert later.letters_of((0, 10, 25)) == 0
     assert later.segments[0].origin == 40
-    later = later.filled((0, 10, 25), None, indexed=0, unfit=1)
+    later = later.filled((0, 10, 25), None, indexed=0, invalid=1)
     assert [(left.origin, left.end) for left in later.lettering] == [(40, 60)]
     assert later.advanced([IndexedRange(0, 40, 50, 1)], None).lettering == later.lettering
     assert later.advanced([IndexedRange(0, 40, 60, 1)], None).lettering == []
@@ -154,9 +154,9 @@ def test_indexers_with_old_manifests_index_each_event_once(seed: int) -> None:
 
 def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
     assert gap_end(TruncatedError("home/logs/0.#epoch.0", 5, 70)) == 70
-    assert gap_end(SegmentGoneError("home/logs/0.#epoch.0")) is None
-    with pytest.raises(EpochGoneError):
-        gap_end(EpochGoneError("epoch 0 of home/logs is forgotten"))
+    assert gap_end(SegmentTruncatedError("home/logs/0.#epoch.0")) is None
+    with pytest.raises(EpochExpiredError):
+        gap_end(EpochExpiredError("epoch 0 of home/logs is forgotten"))
 
 
 START = MatcherProgress.started([A, B])
@@ -164,7 +164,7 @@ START = MatcherProgress.started([A, B])
 
 def test_stepped_batch_is_begun_and_done_once() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)])
-    assert (one.begun, one.positions()) == ({0: BegunBatch(0, 0)}, {0: 10, 1: 0})
+    assert (one.begun, one.positions()) == ({0: StartedBatch(0, 0)}, {0: 10, 1: 0})
     wrong: list[tuple[list[SegmentSpan], list[SegmentSpan]]] = [
         ([SegmentSpan(0, 0, 9)], []),
         ([], [SegmentSpan(0, 0, 10)]),
@@ -205,10 +205,10 @@ def test_version_counts_from_batches_begun_with_it() -> None:
 
 def test_held_group_blocks_new_batches() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)]).joined("g", is_held=True)
-    with pytest.raises(HeldError):
+    with pytest.raises(BackfillPendingError):
         one.stepped([SegmentSpan(0, 0, 10)], [SegmentSpan(0, 10, 20)])
     one = one.stepped([SegmentSpan(0, 0, 10)], [])
-    with pytest.raises(HeldError):
+    with pytest.raises(BackfillPendingError):
         one.passed(0, 10, 20)
     released = one.released("g", 2)
     assert released is not None

@@ -10,7 +10,7 @@ import pytest
 
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
-from nadi.search.fields import OFFSET, UnfitError, fields_of, prepared
+from nadi.search.fields import OFFSET, InvalidEventError, fields_of, prepared
 from nadi.search.percolate.query_index import Matcher, Query, counted
 from nadi.search.query.bound import bind, translated
 from nadi.search.query.parser import parse
@@ -76,7 +76,7 @@ def test_matcher_finds_the_same_events_as_tantivy(seed: int) -> None:
     events = [random_event(chance) for _ in range(300)]
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
     built = build([EventRun(0, [block], np.arange(len(events)))], "json", ALL)
-    assert built.unfit == []
+    assert built.invalid == []
     assert built.parts is not None
     texts = {f"q{number}": random_query(chance) for number in range(150)}
     queries = {name: Query(bind(parse(text).node, ALL)) for name, text in texts.items()}
@@ -109,7 +109,7 @@ def test_most_queries_have_an_anchor() -> None:
     matcher = Matcher(queries, "json", ALL)
     assert matcher.unanchored == 4
     assert matcher.matched(matcher.subject(b'{"ms": 4}')) == ["-alpha", "a OR ms:>3", "ms:>3"]
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidEventError):
         matcher.subject(b"{")
 
 

@@ -62,7 +62,7 @@ def manager(
 
 
 @pytest.mark.parametrize(
-    ("stream", "fields", "found", "having"),
+    ("stream", "fields", "found", "field_counts"),
     [
         (
             "otlp",
@@ -107,7 +107,7 @@ def test_index_finds_events_by_names_with_dots(
     stream: str,
     fields: str,
     found: dict[str, int],
-    having: list[int],
+    field_counts: list[int],
 ) -> None:
     indexes = search.indexes(manager, "home")
     indexes.create(stream, fields, where=str(tmp_path / "shards"))
@@ -118,10 +118,10 @@ def test_index_finds_events_by_names_with_dots(
             with pytest.raises(InvalidArgumentError):
                 opened.query(wrong)
         by = next(iter(found)).partition(":")[0]
-        assert sum(opened.count(by=by).values()) == having[0]
+        assert sum(opened.count(by=by).values()) == field_counts[0]
     status = indexes.status(stream)
-    assert (status.unfit, list(status.having.values())) == (0, having)
-    indexes.drop(stream)
+    assert (status.invalid, list(status.field_counts.values())) == (0, field_counts)
+    indexes.delete(stream)
 
 
 def test_field_that_no_event_has_is_named_at_the_prompt(
@@ -136,7 +136,7 @@ def test_field_that_no_event_has_is_named_at_the_prompt(
     (status,) = shell.json("search", "status", "home", "ecs")
     assert status["events_with_field"] == {"log.levle": 0, "message": 3}
     assert "log.levle 0, message 3" in shell.run("search", "status", "home", "ecs").output
-    search.indexes(manager, "home").drop("ecs")
+    search.indexes(manager, "home").delete("ecs")
 
 
 def test_standing_queries_find_events_by_names_with_dots(
@@ -153,8 +153,8 @@ def test_standing_queries_find_events_by_names_with_dots(
         "shop",
         "day",
     }
-    assert list(queries.status("otlp").having.values()) == [1, 1, 0]
-    queries.drop("otlp")
+    assert list(queries.status("otlp").field_counts.values()) == [1, 1, 0]
+    queries.delete("otlp")
 
 
 def test_keys_are_taken_by_names_with_dots(

@@ -39,14 +39,14 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         first = rest.get(path, params={"query": "group3 level:l1", "limit": 3, "waitFor": "tail"}).json()
         assert (first["count"], len(first["hits"])) == (5, 3)
         assert '"message":"request 43 of group3"' in first["hits"][0]["event"]
-        assert first["hits"][0]["found"] == [[14, 20]]
+        assert first["hits"][0]["matches"] == [[14, 20]]
         rest_of = rest.get(path, params={"query": "group3 level:l1", "limit": 3, "after": first["next"]}).json()
         assert (len(rest_of["hits"]), rest_of["next"]) == (2, None)
         best = rest.get(path, params={"query": "group3", "order": "best"}).json()
         assert best["hits"][0]["score"] > 0
         counted = rest.get(f"{path}/counts", params={"by": "level"}).json()
         assert counted == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
-        by_time = rest.get(f"{path}/counts", params={"by": "_arrived", "interval": 3600}).json()
+        by_time = rest.get(f"{path}/counts", params={"by": "_arrival_time", "interval": 3600}).json()
         assert sum(one["events"] for one in by_time) == 50
         cut_off = rest.get(path, params={"query": "group3", "eventBytes": 10}).json()["hits"][0]
         assert (cut_off["event"], cut_off["sizeBytes"]) == ('{"message"', len(event(43, level="l1")))
@@ -63,7 +63,7 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         error_of(rest.get(f"{path}/counts", params={"by": "level", "interval": "x"}), 400)
         assert "NADI_REST_SEARCH" in error_of(rest.get("/v1/data/home/streams/others/search"), 403)
         assert "home/none" in error_of(rest.get("/v1/data/home/streams/none/search"), 404)
-        found.drop("logs")
+        found.delete("logs")
         error_of(rest.get(path), 404)
         found.create("logs", "message:text", where=str(tmp_path / "allowed"))
         assert rest.get(path).json() == {"count": 0, "next": None, "hits": []}
@@ -103,12 +103,12 @@ def test_rest_lists_indexes_and_standing_queries(tmp_path: Path) -> None:
         fields = [("message", "text"), ("ms", "long")]
         assert before["fields"] == [{"name": name, "kind": kind, "events": 0} for name, kind in fields]
         assert (before["events"], before["indexers"], before["isStopped"]) == (0, 0, False)
-        assert before["bytesBehind"] > 20 * len(event(0))
+        assert before["lagBytes"] > 20 * len(event(0))
         for part in backfill_parts(manager, "home", "logs"):
-            assert root.get(f"{data}/streams/logs/search/index").json()["bytesOfPast"] == part.size_bytes
+            assert root.get(f"{data}/streams/logs/search/index").json()["backfillBytes"] == part.size_bytes
             part.index()
         after = root.get(f"{data}/streams/logs/search/index").json()
-        assert (after["events"], after["unfit"], after["bytesBehind"], after["bytesOfPast"]) == (20, 1, 0, 0)
+        assert (after["events"], after["invalid"], after["lagBytes"], after["backfillBytes"]) == (20, 1, 0, 0)
         assert [one["events"] for one in after["fields"]] == [20, 20]
         standing = root.get(f"{data}/streams/others/search/standing", auth=reader).json()
         assert (standing["hits"], standing["queries"], standing["isStopped"]) == ("home/hits", 250, True)

@@ -10,6 +10,7 @@ import pytest
 from nadi.client.tables.catalog import entries_of
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from nadi.naming import segment_name
+from nadi.search.percolate.records import NoStandingQueriesError
 from tests.search.standing import Standing, check, write
 from tests.search.support import Indexed, event
 
@@ -30,8 +31,8 @@ async def test_matcher_writes_hits_of_new_events(watched: Standing) -> None:
     assert one["query"] == "threes"
     assert one["segment"].startswith(f"{logs.scope}/logs/")
     status = await watched.queries.status("logs")
-    assert (status.queries, status.events, status.hits, status.unfit) == (3, 32, len(await watched.hits()), 1)
-    assert status.having == {"message": 31, "level": 31, "ms": 31}
+    assert (status.queries, status.events, status.hits, status.invalid) == (3, 32, len(await watched.hits()), 1)
+    assert status.field_counts == {"message": 31, "level": 31, "ms": 31}
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "done"])
@@ -167,10 +168,10 @@ async def test_stop_ends_workers_and_delete_removes_all(watched: Standing) -> No
     _, task = watched.start()
     await write(watched.logs, 10, 20)
     await watched.matched()
-    await watched.queries.drop("logs")
+    await watched.queries.delete("logs")
     await asyncio.wait_for(task, 60)
     check(await watched.found("threes"), [3, 13])
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoStandingQueriesError):
         await watched.queries.status("logs")
     definitions = watched.queries._definitions
     left = entries_of(definitions.stores, definitions.scope, definitions.table, b"standing")
@@ -191,7 +192,7 @@ async def test_large_events_and_many_hits(watched: Standing) -> None:
 
 async def test_create_invalid_standing_query_fails(watched: Standing) -> None:
     queries = watched.queries
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoStandingQueriesError):
         await queries.add("logs", {"a": "b"})
     options: dict[str, Any]
     for options in ({}, {"format": "json"}, {"fields": "a:b"}, {"fields": "a:text", "format": "xml"}):

@@ -73,7 +73,7 @@ async def test_events_during_catch_up_are_matched_too(
     watched: Standing, monkeypatch: pytest.MonkeyPatch, is_truncated: bool
 ) -> None:
     """Events between the group's position, after events or a gap, and where the live stream is held for it."""
-    logs, near, turns = watched.logs, matcher.PastMatcher._is_near, 0
+    logs, near, turns = watched.logs, matcher.BackfillMatcher._is_near, 0
 
     async def live_goes_on(self: Any, newest: Any) -> bool:
         nonlocal turns
@@ -83,7 +83,7 @@ async def test_events_during_catch_up_are_matched_too(
             await until_true(lambda: _are_matched(watched, 50))
         return await near(self, newest)
 
-    monkeypatch.setattr(matcher.PastMatcher, "_is_near", live_goes_on)
+    monkeypatch.setattr(matcher.BackfillMatcher, "_is_near", live_goes_on)
     await write(logs, 0, 50)
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
@@ -106,7 +106,7 @@ async def test_a_group_that_begins_ahead_of_the_live_stream_waits_for_it(
 ) -> None:
     handle, complete, caught_up, turns = (
         matcher.LiveMatcher._handle,
-        matcher.PastMatcher._is_complete,
+        matcher.BackfillMatcher._is_complete,
         asyncio.Event(),
         0,
     )
@@ -124,7 +124,7 @@ async def test_a_group_that_begins_ahead_of_the_live_stream_waits_for_it(
         return is_done
 
     monkeypatch.setattr(matcher.LiveMatcher, "_handle", handle_late)
-    monkeypatch.setattr(matcher.PastMatcher, "_is_complete", is_complete)
+    monkeypatch.setattr(matcher.BackfillMatcher, "_is_complete", is_complete)
     monkeypatch.setattr(matcher, "_ROUNDS", 0)  # at any distance
     await write(watched.logs, 0, 50)
     await watched.create({"all": "*"}, start="head")
@@ -294,7 +294,7 @@ async def test_a_batch_that_was_begun_is_truncated(watched: Standing) -> None:
     await watched.crash("begun")
     info, cuts = await logs.manager.stream_info(logs.scope, "logs"), logs.manager.cuts(logs.scope, "logs")
     status = await watched.queries.status("logs")
-    assert status.behind_bytes == await cuts.bytes_between(info.head, info.tail)
+    assert status.lag_bytes == await cuts.bytes_between(info.head, info.tail)
     await logs.manager.truncate_stream(info.tail)
     await write(logs, 50, 70)
     await watched.match()
@@ -434,7 +434,7 @@ async def test_recreated_stream_stops_queries(watched: Standing) -> None:
     for refused in (watched.start()[1], watched.queries.status("logs"), watched.queries.add("logs", {"more": "*"})):
         with pytest.raises(StreamRecreatedError):
             await asyncio.wait_for(refused, LIMIT_S)
-    await watched.queries.drop("logs")
+    await watched.queries.delete("logs")
     await watched.queries.create("logs", "hits", fields="ms:long", start="head")
     await watched.queries.add("logs", {"all": "*"})
     await watched.match()

@@ -15,7 +15,7 @@ import nadi
 from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundError
 from nadi.search import IndexNotFoundError, indexes, run
 from nadi.search.definition import Definitions
-from nadi.search.searching.shard_cache import Cached
+from nadi.search.searching.shard_cache import CachedShards
 from nadi.search.shards.manifest import folder_of_index, new_index, new_name
 from nadi.web.searching import _CachedSearch, _forget
 from tests.search.support import Indexed, event, numbers
@@ -99,7 +99,7 @@ async def test_copied_index_id_reads_no_foreign_shards(logs: Indexed) -> None:
     with pytest.raises(StoreError, match="file:"):
         await theirs.count(by="level")
     theirs.close()
-    await logs.indexes.drop("mine")
+    await logs.indexes.delete("mine")
     assert logs.objects("search")
     assert await ours.count(by="level") == {"info": 20}
     ours.close()
@@ -121,10 +121,10 @@ def test_cache_clean_deletes_only_cached_shards(tmp_path: Path) -> None:
     for folder in [*root.rglob("*"), root]:
         if (folder.is_dir() and folder.name != young_shard) or folder == root / other / young_shard:
             os.utime(folder, (1, 1), follow_symlinks=False)
-    Cached(root, ours).clean([])
+    CachedShards(root, ours).clean([])
     assert [name for name in (*kept, *gone) if (root / name).exists()] == kept
     assert (outside / "x").exists()
-    Cached(root, ours).discard()
+    CachedShards(root, ours).discard()
     assert (root / ours / "notes" / "x").exists()
     assert not (root / ours / young_shard).exists()
 
@@ -203,7 +203,7 @@ async def test_closed_search_releases_its_files(logs: Indexed) -> None:
     assert list((logs.folder / "shards" / ".nadi" / "unfinished").iterdir()) == []
     search = await logs.indexes.open("logs", cache=cache)
     await search.query("")
-    await logs.indexes.drop("logs")
+    await logs.indexes.delete("logs")
     with pytest.raises(IndexNotFoundError):
         await search.query("")
     assert files_of(cache) == []
@@ -263,7 +263,7 @@ def test_a_server_keeps_to_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (victim / "old").read_text() == "mine"
         table.put(b"index/logs", held.value)
         assert rest.get(path).json()["count"] == 1
-        found.drop("logs")
+        found.delete("logs")
         assert "home/logs" in error_of(rest.get(path), 404)
         assert files_of(tmp_path / "cache") == []
         assert "home/nothing" in error_of(rest.get(path.replace("logs", "nothing")), 404)

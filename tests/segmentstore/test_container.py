@@ -256,7 +256,7 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
     metadata.close()
 
 
-# --- the list of damaged places: adjacent ones with one reason are merged, and none is lost --------------
+# --- the list of damaged ranges: adjacent ones with one reason are merged, and none is lost --------------
 
 
 S = "s/t/0.#epoch.0"

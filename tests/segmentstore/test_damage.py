@@ -242,7 +242,7 @@ def what_counts(folder: Path) -> Records:
 def test_killed_repair_can_be_repeated(unreadable: Path, stride: int) -> None:
     folder = unreadable
     pristine = copy_of(folder, "pristine")
-    assert command("repair", folder, "--yes").exit_code in (0, 1)
+    assert command("repair", folder, "--yes").exit_code == 1  # a frame is lost
     expected = what_counts(folder)
     step = 0
     while True:

@@ -17,7 +17,7 @@ import nadi
 from nadi import StreamManager
 from nadi.cli.app import app
 from nadi.config import ServerConfig
-from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakenError, InvalidArgumentError
+from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakeoverError, InvalidArgumentError
 from nadi.segmentstore.data_dir import StoreFile, StoreLocation, find_store, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.assembly import serve
@@ -126,6 +126,20 @@ def test_permissions_are_restricted_at_a_start(tmp_path: Path) -> None:
     check_private(folder)
 
 
+def test_folder_with_other_files_is_refused_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    tmp_path.chmod(0o755)
+    with pytest.raises(DataFolderError):
+        SegmentStore(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_new_disk_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    made(tmp_path)
+
+
 def check_private(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -148,7 +162,7 @@ def test_earlier_server_leaves_a_folder_opened_by_another_one(tmp_path: Path, ca
             second = await asyncio.to_thread(nadi.embedded, tmp_path)
             peer.send(wire.CreateSegment(1, SEGMENT, 0, 0, "", 0))
             async with asyncio.timeout(60):
-                await first.taken.wait()
+                await first.taken_over.wait()
             await asyncio.to_thread(use, second)
         await asyncio.to_thread(second.stop)
 
@@ -163,9 +177,11 @@ def test_earlier_server_leaves_a_folder_opened_by_another_one(tmp_path: Path, ca
 
 
 def test_server_stops_with_an_error_when_its_folder_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(DataFolderTakenError):
+    with pytest.raises(DataFolderTakeoverError):
         asyncio.run(
-            serve(Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken.set())
+            serve(
+                Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken_over.set()
+            )
         )
 
 

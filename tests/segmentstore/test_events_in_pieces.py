@@ -13,11 +13,11 @@ import pytest
 
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.segmentstore.test_boundaries import locate
 from tests.segmentstore.test_stored_bytes import (
     TXN,
     S,
@@ -31,20 +31,13 @@ from tests.segmentstore.test_stored_bytes import (
     write,
 )
 
-pytestmark = pytest.mark.uvloop
+pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("nothing_in_memory")]
 
 __all__ = ["killed"]  # a fixture
 
 PIECE_BYTES = 300_000
 PIECES = 8
 Between = Callable[[int], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from disk always; the storage writer moves data only on request."""
-    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
-    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 async def nothing(_: int) -> None:
@@ -68,12 +61,6 @@ async def write_large(peer: Peer, segment: str, between: Between = nothing) -> b
         await between(piece)
     assert isinstance(await peer.ask(wire.MergeSegments(4, segment, made.segment, "")), wire.SegmentsMerged)
     return data
-
-
-async def locate(peer: Peer, target: int) -> int:
-    reply = await peer.ask(wire.LocateOffset(1, S, target, ""))
-    assert isinstance(reply, wire.OffsetLocated), reply
-    return reply.offset
 
 
 async def spoil(store: SegmentStore, folder: Path, offset: int) -> None:

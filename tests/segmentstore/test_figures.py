@@ -258,9 +258,9 @@ async def test_connection_memory_is_measured(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as (store, _):
         found = sampled(store)
         assert found["nadi_peers_max_bytes", "receiving"] == found["nadi_peers_max_bytes", "sending"]
-        assert number(found, "nadi_peers_held_bytes", "receiving") > 0, "a connection's buffer"
+        assert number(found, "nadi_peers_buffered_bytes", "receiving") > 0, "a connection's buffer"
         store.budget.sending.account().take(5_000)
-        assert sampled(store)["nadi_peers_held_bytes", "sending"] == 5_000
+        assert sampled(store)["nadi_peers_buffered_bytes", "sending"] == 5_000
 
 
 async def test_scrub_age_grows_while_the_first_scrub_never_ends(tmp_path: Path) -> None:

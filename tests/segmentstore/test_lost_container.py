@@ -18,7 +18,7 @@ from nadi.wire import commands as wire
 from tests.support.waiting import until_async
 
 from .harness import Peer, connect
-from .test_hosted import HERE, ID, THERE, Held, append_of, is_told, setup_id
+from .test_container_registry import HERE, ID, THERE, Held, append_of, is_told, setup_id
 from .two_stores import OWNER, OwnedStores, Stores, owned_stores, two_stores
 
 
@@ -45,7 +45,7 @@ async def assert_gone(stores: OwnedStores) -> None:
     assert [container.number for container in stores.one.containers] == [0]
     assert list(stores.one._writers) == [0]
     assert not stores.one._leaving
-    assert not stores.one.taken.is_set()
+    assert not stores.one.taken_over.is_set()
     assert stores.one.scrub.started
     peer = await connect(stores.one.address)
     assert is_told(await peer.ask(wire.SetupAppend(ID, bytes(16), THERE, "")))

@@ -68,7 +68,7 @@ def sessions_of(connections: Iterable[Connection]) -> int:
 
 
 async def test_connection_limits_sessions_of_deleted_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 10)
+    monkeypatch.setattr(limits, "APPEND_SESSIONS_MAX", 10)
 
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
@@ -88,7 +88,7 @@ async def test_connection_limits_sessions_of_deleted_segments(tmp_path: Path, mo
 async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 4)
+    monkeypatch.setattr(limits, "APPEND_SESSIONS_MAX", 4)
     monkeypatch.setattr(limits, "APPEND_SESSION_IDLE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
@@ -118,8 +118,8 @@ async def test_reply_memory_is_released_if_its_fetch_never_started(
         (connection,) = store._connections
         connection.abort()
         connection.receive(wire.ReadSegment(S, 0, 1000, "", 1))
-        assert store.budget.sending.held_bytes > 0
-        await until_async(lambda: not store._connections and store.budget.sending.held_bytes == 0)
+        assert store.budget.sending.buffered_bytes > 0
+        await until_async(lambda: not store._connections and store.budget.sending.buffered_bytes == 0)
 
 
 def test_cache_counts_the_overhead_of_small_blocks() -> None:

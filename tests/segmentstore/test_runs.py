@@ -16,9 +16,7 @@ from nadi import limits
 from nadi.errors import DamagedDataError
 from nadi.limits import RUN_FILE_BYTES, RUN_FILES_READY
 from nadi.model.framing import frame_events
-from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container import container as container_module
-from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
@@ -32,18 +30,11 @@ from tests.segmentstore.test_stored_bytes import assert_read, flip, move, record
 from tests.support.folders import as_a_kill_leaves_it
 from tests.support.waiting import until_async
 
-pytestmark = pytest.mark.uvloop
+pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("nothing_in_memory")]
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31
 LARGE = 300_000
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from disk always; the storage writer moves data only on request."""
-    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
-    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 class Writer:
@@ -332,7 +323,7 @@ async def test_undeletable_files_do_not_prevent_recovery(tmp_path: Path, monkeyp
 
 
 async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "_ROOM_FILES", 1 << 40)
+    monkeypatch.setattr(runs_module, "_RESERVED_FILES", 1 << 40)
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
         for _ in range(3):

@@ -86,7 +86,7 @@ async def test_scrub_of_intact_data_reads_everything(tmp_path: Path) -> None:
         cached = store.containers[0].cache.size_bytes
         store.scrub.begin()
         found = await ended(store)
-        assert (found.damages, found.damaged, found.asked) == (0, [], True)
+        assert (found.damages, found.damaged, found.requested) == (0, [], True)
         assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
         assert found.total_bytes == found.read_bytes
         assert found.records >= len(SEGMENTS) * 6
@@ -118,7 +118,7 @@ async def test_scrub_runs_weekly(tmp_path: Path) -> None:
         assert (store.scrub.running, store.scrub.last) == (None, None)
         clock.wall_ms += WEEK_MS
         first = await ended(store)
-        assert not first.asked
+        assert not first.requested
         assert first.ended_ms == clock.wall_ms
     clock.wall_ms += WEEK_MS - 1
     async with open_store(tmp_path, runtime=clock) as (store, _):
@@ -139,10 +139,10 @@ async def test_scrub_starts_over_after_a_clock_correction(tmp_path: Path, *, is_
         first = await ended(store)
         clock.wall_ms = now_ms
         if not is_restarted:
-            assert not (await ended(store, after=first)).asked
+            assert not (await ended(store, after=first)).requested
     if is_restarted:
         async with open_store(tmp_path, runtime=clock) as (store, _):
-            await until_async(lambda: store.scrub.last is not None and not store.scrub.last.asked)
+            await until_async(lambda: store.scrub.last is not None and not store.scrub.last.requested)
 
 
 def held_after(store: SegmentStore, extents: int) -> None:
@@ -177,7 +177,7 @@ async def test_scrub_resumes_after_a_restart(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(SegmentReader, "verify", verify)
     async with open_store(tmp_path) as (store, _):
         found = await ended(store)
-        assert found.begun_ms == before.begun_ms
+        assert found.started_ms == before.started_ms
         assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
         assert 0 < len(verified) <= (found.read_bytes - before.read_bytes) // 1_008
 
@@ -228,7 +228,7 @@ async def test_scrub_with_an_invalid_position_skips_nothing(
 
 
 async def test_scrub_respects_its_rate_and_yields_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SCRUB_ASKED_BYTES_PER_S", 60_000)
+    monkeypatch.setattr(limits, "SCRUB_REQUESTED_BYTES_PER_S", 60_000)
 
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
@@ -236,7 +236,7 @@ async def test_scrub_respects_its_rate_and_yields_to_appends(tmp_path: Path, mon
         store.scrub.begin()
         found = await ended(store)
         assert time.monotonic() - began > 0.8 * found.read_bytes / 60_000 - 0.1
-        monkeypatch.setattr(limits, "SCRUB_ASKED_BYTES_PER_S", 1 << 40)
+        monkeypatch.setattr(limits, "SCRUB_REQUESTED_BYTES_PER_S", 1 << 40)
         monkeypatch.setattr(limits, "SCRUB_YIELD_BYTES", 1_000)
         monkeypatch.setattr(limits, "SCRUB_YIELD_S", 0.03)
         for container in store.containers:
@@ -283,10 +283,10 @@ async def test_over_the_wire(tmp_path: Path) -> None:
         assert begun.segment == SCRUB_SEGMENT
         running = msgspec.json.decode(begun.report, type=ScrubReport).running
         assert running is not None
-        assert running.asked
+        assert running.requested
         again = await peer.ask(wire.Scrub(2, SCRUB_SEGMENT, True, ""))
         report = msgspec.json.decode(again.report, type=ScrubReport)
-        assert (report.running or report.last).begun_ms == running.begun_ms  # type: ignore[union-attr]
+        assert (report.running or report.last).started_ms == running.started_ms  # type: ignore[union-attr]
         await ended(store)
         reply = await peer.ask(wire.Scrub(3, SCRUB_SEGMENT, False, ""))
         report = msgspec.json.decode(reply.report, type=ScrubReport)
@@ -485,7 +485,7 @@ async def test_damaged_description_stays_on_a_full_disk(tmp_path: Path, monkeypa
     chunk = chunks_of(tmp_path)[1]
     chunk.write_bytes(chunk.read_bytes()[:-5])
     async with open_store(tmp_path) as (store, peer):
-        monkeypatch.setattr(ChunkStore, "room_bytes", lambda self: 0)
+        monkeypatch.setattr(ChunkStore, "free_bytes", lambda self: 0)
         store.scrub.begin()
         found = await ended(store)
         assert (found.damages, found.renewals, found.rewritten_bytes) == (0, 1, 0)

@@ -22,11 +22,11 @@ from nadi.segmentstore.repair.offline_store import StoppedLog
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import ContainerRecords, SnapshotManifest
+from nadi.segmentstore.tier2.records import ContainerRecords
 from tests.support.waiting import until_async
 
-from .state_tables import record_of, recovered, snapshot_records
-from .test_lost_state import contents, create, in_container, quick, start
+from .state_tables import recovered, snapshot_records
+from .test_lost_state import contents, create, in_container, manifest_of, quick, start
 
 LIMITS = "snapshot_interval_s=0.2,checkpoint_interval_s=0.1,log_file_bytes=65536"
 
@@ -62,14 +62,8 @@ def folder(tmp_path: Path, small_log: None) -> Path:
     return folder
 
 
-def newest(folder: Path) -> SnapshotManifest:
-    snapshot = asyncio.run(record_of(ChunkStore.in_folder(folder / "tier2"))).snapshot
-    assert snapshot is not None
-    return snapshot
-
-
 def rot(folder: Path, what: str) -> Path:
-    manifest = newest(folder)
+    manifest = manifest_of(folder)
     names = {"base": manifest.base[0].name, "delta": manifest.deltas[-1].name if manifest.deltas else ""}
     name = names.get(what, "containers/0")
     path = folder / "tier2" / name
@@ -186,7 +180,7 @@ def test_record_damaged_at_run_time_is_rewritten(folder: Path, how: str, monkeyp
 
     with quick(monkeypatch):
         in_container(folder, work)
-    assert newest(folder)
+    assert manifest_of(folder)
 
 
 def test_server_repairs_damage_that_check_reports_as_renewable(folder: Path) -> None:
@@ -219,7 +213,7 @@ def test_server_repairs_damage_that_check_reports_as_renewable(folder: Path) -> 
 
 
 def test_unreadable_snapshot_counts_as_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, broken = ChunkStore.read, newest(folder).base[0].name
+    read, broken = ChunkStore.read, manifest_of(folder).base[0].name
 
     async def failing(self: ChunkStore, name: str, position: int, length: int) -> memoryview:
         if name == broken:
@@ -234,7 +228,7 @@ def test_unreadable_snapshot_counts_as_damaged(folder: Path, monkeypatch: pytest
 
     with quick(monkeypatch):
         in_container(folder, work)
-    assert newest(folder).base[0].name != broken
+    assert manifest_of(folder).base[0].name != broken
 
 
 def test_start_is_retried_while_tier_2_is_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

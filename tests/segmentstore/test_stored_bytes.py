@@ -29,18 +29,14 @@ from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
 
-pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("all_in_log")]  # separate files: test_runs.py
+pytestmark = [
+    pytest.mark.uvloop,
+    pytest.mark.usefixtures("nothing_in_memory", "all_in_log"),  # separate files: test_runs.py
+]
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"
 EVENT_BYTES = 200_000
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from disk always; the storage writer moves data only on request."""
-    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
-    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 def opened(folder: Path, chunks: ChunkStore | None = None) -> AbstractAsyncContextManager[tuple[SegmentStore, Peer]]:
@@ -150,7 +146,7 @@ async def test_flipped_byte_in_a_chunk_is_reported(tmp_path: Path, length: int) 
         assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
         assert "checksum" in known.reason
         details = _container(store.containers[0]).details
-        assert details["damaged_places"] == 1
+        assert details["damaged_ranges"] == 1
         assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
         flip(chunk_path(tmp_path, extent), damaged)
         await assert_read(store, S, data, length=length)

@@ -89,7 +89,7 @@ class World:
         self.metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, (), pending)
         self.state.checkpointed(checkpoint)
         self._checkpointed = checkpoint.sequence
-        self.state.make_room()
+        self.state.evict_idle()
 
     def crash(self) -> None:
         """Keep only what checkpoints wrote, and the frames."""

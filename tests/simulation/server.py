@@ -18,7 +18,7 @@ from grpc.aio import AioRpcError, Metadata
 
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
-from nadi.controller.scaling.judge import FAST
+from nadi.controller.scaling.decisions import FAST
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import nadi
 from nadi.client import Checkpoint, ReaderGroup, SliceReader, StreamManager
-from nadi.errors import RequestTimeoutError, SegmentGoneError
+from nadi.errors import RequestTimeoutError, SegmentTruncatedError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_name
 from tests.soak.notes import Ended, Judgement, Notes, judge
@@ -297,7 +297,7 @@ class Soak:
         """Return whether the plain reader has read everything before the cut."""
         try:
             return self.manager.cuts(SCOPE, STREAM).compare(self.written.position, cut).is_at_or_after
-        except SegmentGoneError:
+        except SegmentTruncatedError:
             return True  # the cut is before the last truncation, which the plain reader had passed
 
     def _truncate_unread(self) -> None:
@@ -310,7 +310,7 @@ class Soak:
         try:
             if not self.manager.cuts(SCOPE, STREAM).compare(cut, head).is_at_or_after:
                 return  # it is before the last truncation
-        except SegmentGoneError:
+        except SegmentTruncatedError:
             return  # by complete segments
         self.manager.truncate_stream(cut)
         self.truncations += 1

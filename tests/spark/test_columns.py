@@ -21,11 +21,11 @@ from nadi.limits import TIME_INDEX_MOST_MS
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import client_of
-from nadi.spark.formats import BatchReader
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.plan import PiecesPartition
 from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.source_requests import BatchReader
 from nadi.wire import commands as wire
 from nadi.wire.time_index import packed_moments
 from pyspark_nadi import DefaultSource

@@ -122,7 +122,7 @@ def test_source_without_failures_hands_out_each_event_once(home: Home) -> None:
     write(home, "smooth", 0, 500)
     query = Query(home, "smooth", groupId="smooth", delivery="at-most-once", maxOffsetsPerTrigger="60")
     assert Counter(query.run()) == Counter(b"%d" % number for number in range(500))
-    assert home.manager.reader_group_manager("home").lag("smooth")[0].bytes_behind == 0
+    assert home.manager.reader_group_manager("home").lag("smooth")[0].lag_bytes == 0
 
 
 def test_source_refuses_a_second_attempt_but_not_a_second_action(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

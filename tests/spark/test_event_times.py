@@ -22,10 +22,10 @@ from nadi.errors import InvalidArgumentError
 from nadi.model.keyspace import equal_ranges
 from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark
 from nadi.spark.connections import client_of
-from nadi.spark.formats import BatchReader
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.source_requests import BatchReader
 from pyspark_nadi import DefaultSource
 from tests.support.waiting import until
 

@@ -42,10 +42,10 @@ def test_query_at_tail_has_no_lag_and_sends_no_requests(home: Home, monkeypatch:
     def never(*_: object) -> Any:
         raise AssertionError("a query that keeps up asks for its lag")
 
-    monkeypatch.setattr(Lag, "_behind", never)
+    monkeypatch.setattr(Lag, "_lag_of", never)
     for _ in range(2):
         latest = reported(query)
-        assert latest == {**query.offsets[-1], "behind": NOTHING}
+        assert latest == {**query.offsets[-1], "lag": NOTHING}
 
 
 def test_limited_query_reports_its_lag(home: Home) -> None:
@@ -57,11 +57,11 @@ def test_limited_query_reports_its_lag(home: Home) -> None:
     for left in (70, 40, 10):
         latest = reported(query)
         assert latest["cut"] == tail
-        assert latest["behind"]["bytes"] == 100 * left
-        assert latest["behind"]["events"] in (None, *range(left - 5, left + 6))
-        assert 0 <= latest["behind"]["seconds"] < time.monotonic() - began + 15
-    assert reported(query)["behind"] == NOTHING
-    assert "behind" not in str(query.offsets), "offsets are what they always were"
+        assert latest["lag"]["bytes"] == 100 * left
+        assert latest["lag"]["events"] in (None, *range(left - 5, left + 6))
+        assert 0 <= latest["lag"]["seconds"] < time.monotonic() - began + 15
+    assert reported(query)["lag"] == NOTHING
+    assert "lag" not in str(query.offsets), "offsets are what they always were"
 
 
 def test_lag_counts_all_segments_of_a_scaled_stream(home: Home) -> None:
@@ -72,10 +72,10 @@ def test_lag_counts_all_segments_of_a_scaled_stream(home: Home) -> None:
     while True:
         latest = reported(query)
         at = nadi.StreamCut.from_text(query.offsets[-1]["cut"])
-        assert latest["behind"]["bytes"] == cuts.bytes_between(at, cuts.tail())
+        assert latest["lag"]["bytes"] == cuts.bytes_between(at, cuts.tail())
         if not query.trigger():
             break
-    assert latest["behind"] == NOTHING
+    assert latest["lag"] == NOTHING
 
 
 def test_lag_of_several_streams_is_reported_each_and_in_total(home: Home) -> None:
@@ -83,8 +83,8 @@ def test_lag_of_several_streams_is_reported_each_and_in_total(home: Home) -> Non
         home.manager.create_stream("home", name, 1)
         write(home, name, 50)
     latest = reported(Query(home, streams="lags-a,lags-b", maxOffsetsPerTrigger="60"))
-    assert [one["behind"]["bytes"] for one in latest["streams"].values()] == [2000, 2000]
-    assert latest["behind"]["bytes"] == 4000
+    assert [one["lag"]["bytes"] for one in latest["streams"].values()] == [2000, 2000]
+    assert latest["lag"]["bytes"] == 4000
 
 
 def test_unavailable_lag_doesnt_fail_the_query(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_unavailable_lag_doesnt_fail_the_query(home: Home, monkeypatch: pytest.M
     async def fails(*_: object) -> Any:
         raise UnavailableError("the server is gone: try again")
 
-    monkeypatch.setattr(Lag, "_behind", fails)
+    monkeypatch.setattr(Lag, "_lag_of", fails)
     assert reported(query) is None
     assert query.trigger()
 
@@ -135,8 +135,8 @@ def test_batch_truncated_before_restart_fails_when_planned(home: Home) -> None:
 
 def test_the_lag_of_other_sources_is_none() -> None:
     assert lag({"sources": [{"latestOffset": 5}, {"latestOffset": "x"}, {"latestOffset": None}]}) is None
-    one = {"latestOffset": '{"behind": {"bytes": 1, "events": null, "seconds": 2.0}, "skipped_bytes": 7}'}
-    other = {"latestOffset": {"behind": {"bytes": 2, "events": 3, "seconds": 0.5}}}
+    one = {"latestOffset": '{"lag": {"bytes": 1, "events": null, "seconds": 2.0}, "skipped_bytes": 7}'}
+    other = {"latestOffset": {"lag": {"bytes": 2, "events": 3, "seconds": 0.5}}}
     assert lag({"sources": [one, {"latestOffset": 5}, other]}) == QueryLag(3, None, 2.0, 7)
 
 

@@ -167,8 +167,8 @@ BY_BYTES, BY_EVENTS = (f"default_segment_target_rate_{what}_per_sec" for what in
 def test_invalid_options_are_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         of(use_of(given), **given)
-    message = str(refused.value).lower()
-    assert any(text.lower()[:40] in message for text in (*given, *given.values(), "home/other"))
+    named = (*given, *(value for value in given.values() if len(value) > 2), "home/other")
+    assert any(text.lower()[:40] in str(refused.value).lower() for text in named)
 
 
 @pytest.mark.parametrize(
@@ -334,5 +334,5 @@ def test_discovery_module_imports_little(module: str) -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
-    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.formats", "asyncio"}.isdisjoint(loaded)
+    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.source_requests", "asyncio"}.isdisjoint(loaded)
     assert len(loaded) < 40, loaded  # a dozen of them files of limits

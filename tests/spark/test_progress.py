@@ -14,7 +14,7 @@ import pytest
 
 from nadi.client.segments.info import SegmentInfo
 from nadi.client.stream_cuts.cuts import SegmentSlice
-from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
+from nadi.errors import EpochExpiredError, InvalidStreamCutError, SegmentTruncatedError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -47,7 +47,7 @@ class Ends:
         stream = self.stream
         gone = [segment for segment in offsets if stream.is_gone(segment)]
         if gone:
-            raise SegmentGoneError(segment_name("sc", "st", gone[0]))
+            raise SegmentTruncatedError(segment_name("sc", "st", gone[0]))
         return {s: SegmentInfo(stream.starts[s], stream.lengths[s], s in stream.sealed) for s in offsets}
 
     async def successors(self, segments: Iterable[int]) -> dict[int, list[SegmentRange]]:
@@ -77,7 +77,7 @@ class View(StreamView):
 
     def _check_known(self, cut: StreamCut) -> None:
         if any(map(self._is_forgotten, cut.positions)):
-            raise EpochGoneError("it is forgotten")
+            raise EpochExpiredError("it is forgotten")
 
     def learn(self, pieces: Iterable[SegmentRange]) -> None:
         pass

@@ -27,7 +27,7 @@ from .conftest import World
 from .queries import Home, Query
 
 pytestmark = pytest.mark.spark
-SERVER_LIMITS = "retention_period_s=0.1,epochs_kept=3,epochs_forgotten_at_once=2"
+SERVER_LIMITS = "retention_period_s=0.1,epochs_retained=3,epochs_forgotten_at_once=2"
 
 
 def make(home: Home, name: str, events: int, retention: RetentionPolicy | None = None) -> None:
@@ -42,7 +42,7 @@ def write(home: Home, name: str, events: int) -> None:
 
 
 def kept(home: Home, name: str) -> int:
-    return home.manager.kept("home", name).size_bytes
+    return home.manager.retained("home", name).size_bytes
 
 
 def test_retention_waits_for_what_a_query_has_committed(home: Home) -> None:
@@ -58,8 +58,8 @@ def test_retention_waits_for_what_a_query_has_committed(home: Home) -> None:
         assert query.trigger()
         until(lambda left=left: kept(home, "held") == left)  # type: ignore[misc]
         (lag,) = home.manager.reader_group_manager("home").lag("billing")
-        assert (lag.stream, lag.bytes_behind) == ("home/held", left)
-    (holder,) = home.manager.kept("home", "held").held_by
+        assert (lag.stream, lag.lag_bytes) == ("home/held", left)
+    (holder,) = home.manager.retained("home", "held").holders
     assert (holder.kind, holder.name) == ("subscriber", "home/billing")
     query.restart(len(query.batches))
     assert len(query.run()) == 100
@@ -251,7 +251,7 @@ def test_first_batch_from_tail_releases_no_unread_events(home: Home) -> None:
     assert again.read(again.offsets[0], end) == [], "where it had started is not known"
     again.offsets.append(end)
     (lag,) = home.manager.reader_group_manager("home").lag("from-tail")
-    assert lag.bytes_behind == 5_000
+    assert lag.lag_bytes == 5_000
     assert len(again.run()) == 50
 
 
@@ -417,4 +417,4 @@ def test_spark_commits_move_the_group(world: World, tmp_path: Path) -> None:
         .awaitTermination()
     )
     (lag,) = world.manager.reader_group_manager("home").lag("spark-group")
-    assert lag.bytes_behind in (2_000, 0), "Spark commits a batch when it begins the next"
+    assert lag.lag_bytes in (2_000, 0), "Spark commits a batch when it begins the next"

@@ -11,11 +11,11 @@ import pytest
 
 import nadi
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRecreatedError
-from nadi.spark.formats import BatchReader
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading import streams as query_streams
 from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.source_requests import BatchReader
 
 from .conftest import World
 from .queries import Home, Query
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(autouse=True)
 def _looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for new streams each time."""
-    monkeypatch.setattr(query_streams, "SPARK_LOOK_FOR_STREAMS_S", 0.0)
+    monkeypatch.setattr(query_streams, "SPARK_STREAM_POLL_S", 0.0)
 
 
 def make(home: Home, name: str, events: int = 0, tags: Iterable[str] = ()) -> None:

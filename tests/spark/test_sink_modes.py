@@ -15,12 +15,12 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
 from nadi.spark.connections import client_of
-from nadi.spark.formats import SourceRequest
 from nadi.spark.intents import Intent, SinkRecord, application
 from nadi.spark.ledger import TABLE
 from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import SparkFormat
 from nadi.spark.sink import BatchWriter, TaskCommit
+from nadi.spark.source_requests import SourceRequest
 
 from .queries import served
 
@@ -83,7 +83,7 @@ def test_write_is_all_or_nothing(home: Home) -> None:
 
 
 def test_more_tasks_than_one_commit_takes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.spark.intents.TXN_TOGETHER_MAX", 2)
+    monkeypatch.setattr("nadi.spark.intents.TXN_BATCH_MAX", 2)
     stream = home.stream("many")
     home.write(stream, *"abcde")
     assert home.events(stream) == "abcde"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nadi.spark.ledger import TABLE
 from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.sink import StreamWriter, TaskCommit
 from tests.client.damaged_server import LEFT, damaged_server
+from tests.client.test_moments import a_moment_after
 
 from .conftest import World
 from .scaled import check_once_in_order
@@ -136,14 +136,6 @@ def test_slice_between_times(world: World, tmp_path: Path) -> None:
     copy(world, "moments", "moments-out", tmp_path, startingTimestamp=times[1])
     copied = [int(data.partition(b":")[2]) for data, _, _ in events_by_client(world, "moments-out")]
     assert sorted(copied) == list(range(2000, 3000))
-
-
-def a_moment_after() -> int:
-    """Return a millisecond that has just started."""
-    now_ms = time.time_ns() // 1_000_000
-    while time.time_ns() // 1_000_000 == now_ms:
-        time.sleep(0.0002)
-    return now_ms + 1
 
 
 @pytest.mark.parametrize(

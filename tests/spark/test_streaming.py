@@ -21,10 +21,10 @@ from nadi.errors import (
     StreamRecreatedError,
 )
 from nadi.naming import segment_id
-from nadi.spark.formats import BatchReader
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.reading.plan import PiecesPartition
 from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.source_requests import BatchReader
 from pyspark_nadi import DefaultSource
 
 from .conftest import World
@@ -247,7 +247,7 @@ def to_struct(columns: Any) -> Any:
 
 @pytest.mark.parametrize("make", ["writer", "streamWriter"])
 def test_sink_with_deleted_stream_fails_or_creates_it(home: Home, make: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.spark.formats._SEEN_S", 0.0)  # a moment later
+    monkeypatch.setattr("nadi.spark.source_requests._SEEN_S", 0.0)  # a moment later
     name = f"gone-{make}"
     source = DefaultSource({"controller": home.uri, "scope": "home", "stream": name})
     rows = pa.record_batch({"event": pa.array([b"x"]), "routing_key": pa.array(["k"])})

@@ -109,12 +109,12 @@ def test_unfit_archive_is_ignored(tmp_path: Path) -> None:
 def test_archive_without_java_or_with_failure_raises_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NadiError):
+    with pytest.raises(NadiError, match="JAVA_HOME"):
         write_archive()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\necho no such option >&2; exit 1\n")
     (tmp_path / "bin" / "java").chmod(0o755)
-    with pytest.raises(NadiError):
+    with pytest.raises(NadiError, match="Java gateway process"):
         write_archive()
     assert str(tmp_path) in delete_archive()
     assert not [*tmp_path.rglob("*.jsa*")], "no draft is left"

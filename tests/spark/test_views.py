@@ -92,7 +92,7 @@ def test_views_with_upper_case_columns(views: World) -> None:
     try:
         register(spark, "home", prefix="upper_", controller=views.uri)
     finally:
-        manager.stream_tables("home").drop("capitals")
+        manager.stream_tables("home").delete("capitals")
     for view in ("upper_capitals", "upper_capitals_latest"):
         assert spark.table(view).columns == ["Meter", "OFFSET", "segment_id"]
         assert rows(spark.sql(f"select Meter, OFFSET from {view}")) == [{"Meter": "m1", "OFFSET": 9}]

@@ -17,9 +17,9 @@ from crc32c import crc32c
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
 from nadi.segmentstore.tier1.log import (
     NOTHING,
-    Appended,
+    AppendedFrame,
     Frame,
-    HeadsRead,
+    HeadsPage,
     LogAddress,
     LogRange,
     PartRead,
@@ -88,13 +88,13 @@ class MemoryLog:
 
     @property
     def is_full(self) -> bool:
-        return self.room_bytes() <= 0
+        return self.free_bytes() <= 0
 
     @property
     def sure_bytes(self) -> int:
-        return self.room_bytes()
+        return self.free_bytes()
 
-    def room_bytes(self, of_kept: float = NOTHING) -> int:
+    def free_bytes(self, of_reserve: float = NOTHING) -> int:
         return self._storage.capacity_bytes - self.size_bytes
 
     def is_settled(self, payload_bytes: int) -> bool:
@@ -103,7 +103,7 @@ class MemoryLog:
     async def settle(self, payload_bytes: int) -> None:
         pass
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def append(self, parts: Sequence[bytes]) -> AppendedFrame:
         assert self._next_sequence > 0, "replay() must finish before the first append"
         assert not self._appending, "one append at a time"
         self._check_open()
@@ -124,7 +124,7 @@ class MemoryLog:
             self._storage.frames[address.sequence] = payload
             self._storage.sizes[address.sequence], self._storage.checksums[address.sequence] = sizes, checksums
             self._next_sequence += 1
-            return Appended(address, b"".join(checksums[1:]))
+            return AppendedFrame(address, b"".join(checksums[1:]))
         finally:
             self._appending = False
 
@@ -150,7 +150,7 @@ class MemoryLog:
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         return await read_each(self.read_at, parts)
 
-    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsPage]:
         for sequence in range(after_sequence + 1, self._next_sequence):
             await asyncio.sleep(0)
             if sequence < min(self._storage.frames, default=0):
@@ -159,7 +159,7 @@ class MemoryLog:
             if sequence not in self._storage.frames or not self._is_whole(sequence, 0):
                 damages.append(CorruptLogError("memory", 0, f"the head of frame {sequence:,} has a wrong checksum"))
             head_bytes = self._storage.sizes.get(sequence, [0])[0]
-            yield HeadsRead(0, sequence + 1, head_bytes, tuple(damages))
+            yield HeadsPage(0, sequence + 1, head_bytes, tuple(damages))
 
     def has(self, address: LogAddress, length: int) -> bool:
         return len(self._storage.frames.get(address.sequence, b"")) >= length

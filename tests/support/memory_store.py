@@ -63,13 +63,13 @@ class MemoryContainer(Container):
         self.state = StateMachine(self.metadata, 0.0)
         self.disk_full = False
 
-    def _room_bytes(self, of_kept: float) -> int:
-        return 0 if self.disk_full and not of_kept else _PLENTY_BYTES
+    def _free_bytes(self, of_reserve: float) -> int:
+        return 0 if self.disk_full and not of_reserve else _PLENTY_BYTES
 
     def submit(self, request: QueuedRequest, *, own: bool = False) -> None:
         state, sequence = self.state, self.state.sequence + 1
         ref = FrameRef(sequence, LogAddress(sequence, 0, 0), self._runtime.monotonic())
-        frame = FrameBuilder(ref, self._runtime.now_ms(), state, self._room_bytes)
+        frame = FrameBuilder(ref, self._runtime.now_ms(), state, self._free_bytes)
         try:
             result = request.prepare(frame)
         except NadiError as error:

@@ -166,5 +166,5 @@ def test_groups_have_position_and_lag(rest: httpx.Client, manager: StreamManager
     manager.reader_group_manager(scope).create_reader_group("billing", ["meters"])
     (group,) = rest.get(path).json()
     assert (group["readerGroupName"], group["scopeName"], group["readers"]) == ("billing", scope, 0)
-    assert group["bytesBehind"] == 90
+    assert group["lagBytes"] == 90
     assert group["position"]["cut"] == manager.cuts(scope, "meters").head().as_text()

@@ -61,7 +61,7 @@ COMMANDS: dict[str, wire.Command] = {
     "EventSizesListed [] req=9": wire.EventSizesListed(9, S, b"\x94\x01\xc4\x00\xc4\x00\xc4\x00", 5, 7),
     "ChunksLocated [] req=9": wire.ChunksLocated(9, S, "file:///a", "m", b"\x90", True),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
-    "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
+    "UpdateTableToFreeSpace k=v insert, make, req=9": wire.UpdateTableToFreeSpace(
         9, T, "", (f.WireTableEntry(b"k", -1, b"v"),), True
     ),
 }

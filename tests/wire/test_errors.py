@@ -43,8 +43,8 @@ BECOMES: list[tuple[e.NadiError, type[e.NadiError]]] = [  # Pravega's protocol c
     (e.InvalidStreamCutError("a cut of another stream"), e.InvalidArgumentError),
     (e.PastEndError(S, 40, AT), e.InvalidArgumentError),
     (e.EventTooLargeError(9_000_000, 8_388_608), e.InvalidArgumentError),
-    (e.SegmentGoneError(S), e.TruncatedError),
-    (e.EpochGoneError("epoch 3 is forgotten"), e.TruncatedError),
+    (e.SegmentTruncatedError(S), e.TruncatedError),
+    (e.EpochExpiredError("epoch 3 is forgotten"), e.TruncatedError),
     (e.QueryTruncatedError("scope/stream", e.TruncatedError(S, AT, 40)), e.TruncatedError),
 ]
 NEVER: list[type[e.NadiError]] = [
@@ -64,7 +64,7 @@ NEVER: list[type[e.NadiError]] = [
     e.StoreError,
 ]  # fmt: skip
 OF_SERVER = [  # the server only closes the connection
-    e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakenError, e.DataFolderVersionError, e.CorruptLogError,
+    e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakeoverError, e.DataFolderVersionError, e.CorruptLogError,
     e.DamagedStateError,
 ]  # fmt: skip
 

@@ -27,7 +27,7 @@ from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission
 from nadi.access.users import User, UsersFile, hash_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
-from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Gate:
             from nadi.access.bearer import BearerKeys  # imports cryptography, which most servers don't need
 
             self._bearer = BearerKeys(bearer)
-        self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
+        self._known: LRUCache[bytes, User] = LRUCache(LOGINS_CACHED)
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._permits = Shares(LOGINS_WAITING), FairQueue(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)

@@ -28,8 +28,8 @@ class Budget:
         self.receiving, self.sending = Pool(total_bytes // 2), Pool(total_bytes // 2)
 
     @property
-    def held_bytes(self) -> int:
-        return self.receiving.held_bytes + self.sending.held_bytes
+    def buffered_bytes(self) -> int:
+        return self.receiving.buffered_bytes + self.sending.buffered_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -42,11 +42,11 @@ class Budget:
 
 
 class Pool:
-    """One half of the budget; `held_bytes`: now, `peak_bytes`: the maximum so far."""
+    """One half of the budget; `buffered_bytes`: now, `peak_bytes`: the maximum so far."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.peak_bytes = 0
         self.share_bytes = self._share_bytes()  # what one account may hold now
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # its first entry is found in constant time
@@ -55,7 +55,7 @@ class Pool:
         self._thread = 0
 
     def _share_bytes(self) -> int:
-        free = self.total_bytes - self.held_bytes
+        free = self.total_bytes - self.buffered_bytes
         unreserved = (free - self.total_bytes // _RESERVED_PART) // PEERS_SHARE
         return max(PEERS_LEAST_BYTES, min(PEERS_LITTLE_BYTES, free // PEERS_SHARE), unreserved)
 
@@ -96,10 +96,10 @@ class Pool:
     def change(self, count: int) -> None:
         """Hold `count` more bytes, or fewer if negative; called by accounts."""
         assert self._loop is not None
-        self.held_bytes += count
+        self.buffered_bytes += count
         self.share_bytes = self._share_bytes()  # computed here, because it is read more often
         if count > 0:
-            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+            self.peak_bytes = max(self.peak_bytes, self.buffered_bytes)
         elif self._waiting and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._wake, len(self._waiting))
@@ -119,20 +119,20 @@ class Pool:
 class Account:
     """The bytes held for one connection in one direction."""
 
-    __slots__ = ("_pool", "held_bytes")
+    __slots__ = ("_pool", "buffered_bytes")
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self.held_bytes = 0
+        self.buffered_bytes = 0
 
     @property
-    def room_bytes(self) -> int:
+    def capacity_bytes(self) -> int:
         """How many more bytes the account may hold."""
-        return max(0, self._pool.share_bytes - self.held_bytes)
+        return max(0, self._pool.share_bytes - self.buffered_bytes)
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the account may hold more bytes."""
-        while not self.room_bytes:
+        while not self.capacity_bytes:
             released = asyncio.Event()
             self._pool.wait(released.set)
             try:
@@ -141,8 +141,8 @@ class Account:
                 self._pool.forget(released.set)
 
     def take(self, size_bytes: int) -> None:
-        """Hold `size_bytes` more, or fewer if negative; callers that can wait check `room_bytes` first."""
-        self.held_bytes += size_bytes
+        """Hold `size_bytes` more, or fewer if negative; callers that can wait check `capacity_bytes` first."""
+        self.buffered_bytes += size_bytes
         self._pool.change(size_bytes)
 
     def give(self, size_bytes: int) -> None:
@@ -150,11 +150,11 @@ class Account:
         if not self._pool.is_loop_thread:
             self._pool.call_in_loop(lambda: self.give(size_bytes))
             return
-        self.held_bytes -= size_bytes
+        self.buffered_bytes -= size_bytes
         self._pool.change(-size_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold exactly `size_bytes` from now on."""
-        change, self.held_bytes = size_bytes - self.held_bytes, size_bytes
+        change, self.buffered_bytes = size_bytes - self.buffered_bytes, size_bytes
         if change:
             self._pool.change(change)

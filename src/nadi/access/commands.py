@@ -33,7 +33,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.UpdateSegmentAttribute: Act.WRITE,
     wire.IndexTimes: Act.WRITE,
     wire.UpdateTableEntries: Act.WRITE,
-    wire.UpdateTableToFreeRoom: Act.FREE_SPACE,
+    wire.UpdateTableToFreeSpace: Act.FREE_SPACE,
     wire.RemoveTableKeys: Act.WRITE,
     wire.CreateTransientSegment: Act.WRITE,  # on the parent, which must be of a kind with transient segments
     wire.MergeSegments: Act.WRITE,  # on the target

@@ -162,8 +162,8 @@ class FairQueue:
 
 
 class LoopTurns:
-    """Limit of `most` pieces of work started per loop iteration: `await turns.mine(peer)` before the work, or pass it
-    to `turns.ask(peer, work)`."""
+    """Limit of `most` pieces of work started per loop iteration: `await turns.wait_for_turn(peer)` before the work, or
+    pass it to `turns.ask(peer, work)`."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -182,7 +182,7 @@ class LoopTurns:
         else:
             self._waiting.put(peer, work)
 
-    async def mine(self, peer: str) -> None:
+    async def wait_for_turn(self, peer: str) -> None:
         """Wait for this peer's turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

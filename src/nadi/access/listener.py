@@ -1,7 +1,7 @@
 """Accept a limited number of connections on a port, in total and per address, counted from the moment they connect.
 
-A connection is a guest. It is idle while its peer has not sent a complete request. When the limit is reached, the guest
-that has been idle longest is evicted for the next one. So a peer that sends a request immediately is accepted,
+A connection is idle while its peer has not sent a complete request. When the limit is reached, the longest idle
+connection is evicted for the next. So a peer that sends a request immediately is accepted,
 regardless of the number of silent connections. TLS handshakes count, and have a deadline.
 """
 
@@ -55,7 +55,7 @@ async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[s
     return bound
 
 
-def files_left(most: int) -> int:
+def available_files(most: int) -> int:
     """Return `most`, or fewer if the limit on open files, minus the files for storage, allows fewer connections."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if allowed == resource.RLIM_INFINITY else max(1, min(most, (allowed - FILES_FOR_STORAGE) // _LISTENERS))
@@ -68,7 +68,7 @@ def raise_file_limit() -> None:
 
 
 class AcceptedConnection:
-    """An accepted connection; its protocol calls `settle`, `loosen` and `leave`."""
+    """An accepted connection; its protocol calls `mark_busy`, `mark_idle` and `leave`."""
 
     __slots__ = ("_listener", "address", "is_extra", "protocol", "task")
 
@@ -79,13 +79,13 @@ class AcceptedConnection:
         self.task: asyncio.Task[None] | None = None  # during the handshake
         self.protocol: asyncio.BaseProtocol | None = None
 
-    def settle(self) -> None:
+    def mark_busy(self) -> None:
         """Mark the connection as busy, after a complete request: it isn't evicted."""
         self._listener.idle.pop(self, None)
 
-    def loosen(self) -> None:
+    def mark_idle(self) -> None:
         """Mark the connection as idle: it may be evicted."""
-        if self in self._listener.guests:
+        if self in self._listener.connections:
             self._listener.idle[self] = None
 
     def leave(self) -> None:
@@ -95,8 +95,8 @@ class AcceptedConnection:
 class Listener:
     """Acceptor of connections: `listen`, then `close`.
 
-    make: returns a guest's protocol. end: closes a guest's connection immediately; the protocol may lack a transport.
-    most: limit of connections in total; most_of_address: per address; extra: beyond these, for guests marked
+    make: returns a connection's protocol. end: closes a connection immediately; the protocol may lack a transport.
+    most: limit of connections in total; most_of_address: per address; extra: beyond these, for connections marked
     `is_extra`. `refused` and `ended` count rejected and evicted connections.
     """
 
@@ -113,7 +113,7 @@ class Listener:
         self._make, self._end = make, end
         self._most, self._most_of_address, self._extra = most, most_of_address, extra
         self._extras = 0
-        self.guests: set[AcceptedConnection] = set()
+        self.connections: set[AcceptedConnection] = set()
         self.idle: dict[AcceptedConnection, None] = {}  # longest idle first
         self._of_address: Counter[str] = Counter()
         self.refused = self.ended = 0
@@ -132,7 +132,7 @@ class Listener:
             self._resume(listening)
 
     def close(self) -> None:
-        """Stop accepting connections; guests stay connected."""
+        """Stop accepting connections; existing ones stay open."""
         sockets, self._sockets = self._sockets, []
         for listening in sockets:
             asyncio.get_running_loop().remove_reader(listening)
@@ -140,15 +140,15 @@ class Listener:
         for task in self._tasks:
             task.cancel()
 
-    def remove(self, guest: AcceptedConnection) -> None:
+    def remove(self, connection: AcceptedConnection) -> None:
         """Stop counting a closed connection."""
-        if guest in self.guests:
-            self.guests.discard(guest)
-            self.idle.pop(guest, None)
-            self._extras -= guest.is_extra
-            self._of_address[guest.address] -= 1
-            if not self._of_address[guest.address]:
-                del self._of_address[guest.address]
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.idle.pop(connection, None)
+            self._extras -= connection.is_extra
+            self._of_address[connection.address] -= 1
+            if not self._of_address[connection.address]:
+                del self._of_address[connection.address]
 
     # --- inside ----------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Listener:
     def _admit(self, accepted: socket.socket, address: str) -> None:
         is_extra = False
         is_address_full = self._of_address[address] >= self._most_of_address
-        if is_address_full or len(self.guests) - self._extras >= self._most:
+        if is_address_full or len(self.connections) - self._extras >= self._most:
             evicted = self._evict(address if is_address_full else "")
             is_extra = evicted.is_extra if evicted is not None else self._extras < self._extra
             if evicted is None and not is_extra:
@@ -183,12 +183,12 @@ class Listener:
                 accepted.close()
                 return
         accepted.setblocking(False)
-        guest = AcceptedConnection(self, address, is_extra)
-        self.guests.add(guest)
-        self.idle[guest] = None
+        connection = AcceptedConnection(self, address, is_extra)
+        self.connections.add(connection)
+        self.idle[connection] = None
         self._extras += is_extra
         self._of_address[address] += 1
-        guest.task = task = asyncio.get_running_loop().create_task(self._connect(guest, accepted))
+        connection.task = task = asyncio.get_running_loop().create_task(self._connect(connection, accepted))
         self._tasks[task] = None
         task.add_done_callback(partial(self._connected, accepted))
 
@@ -198,23 +198,25 @@ class Listener:
             accepted.close()
 
     def _evict(self, address: str) -> AcceptedConnection | None:
-        """Close and return the guest that has been idle longest, of `address` unless that is empty."""
-        guest = next((guest for guest in self.idle if not address or guest.address == address), None)
-        if guest is None:
+        """Close and return the connection that has been idle longest, of `address` unless that is empty."""
+        connection = next(
+            (connection for connection in self.idle if not address or connection.address == address), None
+        )
+        if connection is None:
             return None
         self.ended += 1
-        self._report(guest.address, "it was idle when the limit was reached")
-        self.remove(guest)
-        if guest.protocol is not None:
-            self._end(guest.protocol)
-        elif guest.task is not None:
-            guest.task.cancel()
-        return guest
+        self._report(connection.address, "it was idle when the limit was reached")
+        self.remove(connection)
+        if connection.protocol is not None:
+            self._end(connection.protocol)
+        elif connection.task is not None:
+            connection.task.cancel()
+        return connection
 
-    async def _connect(self, guest: AcceptedConnection, accepted: socket.socket) -> None:
-        protocol = self._make(guest)
+    async def _connect(self, connection: AcceptedConnection, accepted: socket.socket) -> None:
+        protocol = self._make(connection)
         if self._tls is None:
-            guest.protocol = protocol
+            connection.protocol = protocol
         loop = asyncio.get_running_loop()
         timeout_s: float | None = None
         try:
@@ -222,19 +224,19 @@ class Listener:
                 began, timeout_s = loop.time(), TLS_HANDSHAKE_S
                 async with asyncio.timeout(timeout_s):
                     await _hello(accepted)
-                    await self._handshakes.mine(guest.address)
+                    await self._handshakes.wait_for_turn(connection.address)
                 timeout_s = max(1.0, timeout_s - (loop.time() - began))
             await loop.connect_accepted_socket(
                 lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
         except BaseException as error:
-            guest.leave()
+            connection.leave()
             self._end(protocol)
             accepted.close()
             if not isinstance(error, OSError | asyncio.CancelledError):  # expected: caused by the peer, or by us
                 log.error("a connection could not be accepted", exc_info=error)
         else:
-            guest.task, guest.protocol = None, protocol
+            connection.task, connection.protocol = None, protocol
 
 
 async def _hello(accepted: socket.socket) -> None:

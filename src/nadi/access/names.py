@@ -66,7 +66,7 @@ class SegmentPart(enum.Enum):
 class Act(enum.Enum):
     """An operation on a name, at the controller or on its segments."""
 
-    LOOK = "describe it, list it"
+    INSPECT = "describe it, list it"
     END = "seal it, delete it"
     CHANGE = "scale, truncate, configure it, begin and end transactions"
     CREATE = "create it"
@@ -92,13 +92,13 @@ class Need:
 class Rights:
     """The rights on one kind of name.
 
-    resource: maps scope and name to the resource. asked: the permission required by a request at the controller (for
+    resource: maps scope and name to the resource. requests: the permission required by a request at the controller (for
     creation, on the scope). read, write: the permission required to get such a token, and the token's permission.
     segments: the token's permission required by an act on segments.
     """
 
     resource: Callable[[str, str], str]
-    asked: Mapping[Act, Permission]
+    requests: Mapping[Act, Permission]
     read: tuple[Permission, Permission] | None
     write: tuple[Permission, Permission] | None
     segments: Mapping[SegmentPart, Mapping[Act, Permission]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def _of_group(scope: str, name: str) -> str:
 RIGHTS: dict[NameKind, Rights] = {
     NameKind.STREAM: Rights(
         resource=stream_resource,
-        asked={Act.LOOK: _READ, Act.END: _UPDATE, Act.CHANGE: _UPDATE, Act.CREATE: _UPDATE},
+        requests={Act.INSPECT: _READ, Act.END: _UPDATE, Act.CHANGE: _UPDATE, Act.CREATE: _UPDATE},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
         segments={
@@ -125,50 +125,50 @@ RIGHTS: dict[NameKind, Rights] = {
     ),
     NameKind.MARKS: Rights(
         resource=lambda scope, name: stream_resource(scope, name.removeprefix(MARK_PREFIX)),
-        asked={Act.LOOK: _READ, Act.END: _UPDATE},  # Java deletes a scope by deleting every stream that it lists
+        requests={Act.INSPECT: _READ, Act.END: _UPDATE},  # Java deletes a scope by deleting every stream that it lists
         read=(_READ, _READ),
         write=(_READ, _READ),
         segments={SegmentPart.WHOLE: {Act.READ: _READ}},
     ),
     NameKind.GROUP: Rights(
         resource=_of_group,
-        asked={Act.LOOK: _READ, Act.END: _UPDATE},
+        requests={Act.INSPECT: _READ, Act.END: _UPDATE},
         read=(_READ, _READ),
         write=(_READ, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE}},
     ),
     NameKind.GROUP_TABLE: Rights(
         resource=_of_group,
-        asked={Act.LOOK: _READ},
+        requests={Act.INSPECT: _READ},
         read=(_READ, _READ),
         write=(_READ, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
     NameKind.TABLE: Rights(
         resource=stream_resource,
-        asked={Act.LOOK: _READ},
+        requests={Act.INSPECT: _READ},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE, Act.DELETE: _UPDATE}},
     ),
     NameKind.SHARED_TABLE: Rights(
         resource=stream_resource,
-        asked={Act.LOOK: _READ},
+        requests={Act.INSPECT: _READ},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
     NameKind.CLUSTER: Rights(
         resource=lambda scope, name: CLUSTER,
-        asked={Act.LOOK: _UPDATE},
+        requests={Act.INSPECT: _UPDATE},
         read=None,
         write=(_UPDATE, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.WRITE: _UPDATE}},
     ),
     NameKind.SYSTEM: Rights(
-        resource=lambda scope, name: scope_resource(scope), asked={Act.LOOK: _READ}, read=None, write=None
+        resource=lambda scope, name: scope_resource(scope), requests={Act.INSPECT: _READ}, read=None, write=None
     ),
-    NameKind.UNKNOWN: Rights(resource=stream_resource, asked={}, read=None, write=None),
+    NameKind.UNKNOWN: Rights(resource=stream_resource, requests={}, read=None, write=None),
 }
 
 _USER_NAME = r"[A-Za-z0-9.\-]+"  # chosen by users for streams and reader groups
@@ -200,7 +200,7 @@ def need(scope: str, name: str, act: Act) -> Need:
         required, granted = (rights.read if act is Act.READ else rights.write) or (None, Permission.NONE)
         return Need(rights.resource(scope, name), required, granted)
     resource = scope_resource(scope) if act is Act.CREATE else rights.resource(scope, name)
-    return Need(resource, rights.asked.get(act))
+    return Need(resource, rights.requests.get(act))
 
 
 def segment_permission(segment: str, act: Act) -> Permission | None:

@@ -7,6 +7,7 @@ commands are clients of a running server.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections import UserDict
@@ -34,7 +35,12 @@ _NUMBERS = {  # names of types in the parser's errors, longest first
 
 
 class _CliCommand(TyperCommand):
-    """A command that rejects empty text, which an unset shell variable expands to."""
+    """A command that rejects empty text, which an unset shell variable expands to, and whose usage line has arguments
+    in capitals, such as SCOPE."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = (piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx))
+        return [re.sub(r"^\[?\w+", lambda name: name[0].upper(), piece) for piece in pieces]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         values_by_name, _, _ = self.make_parser(ctx).parse_args(args=list(args))

@@ -23,8 +23,8 @@ Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"Tag to remo
 
 
 def _row(named: Bookmark | NamedSlice) -> Row:
-    made_at = utc(named.made_at)
-    row = {"name": named.name, "stream": named.stream, "made_at": made_at, "tags": named.tags, "note": named.note}
+    created_at = utc(named.created_at)
+    row = {"name": named.name, "stream": named.stream, "created_at": created_at, "tags": named.tags, "note": named.note}
     cuts = {name: getattr(named, name, None) for name in ("cut", "start", "end")}
     return row | {name: cut.as_text() for name, cut in cuts.items() if cut is not None}
 
@@ -43,7 +43,7 @@ def _app(
     app = Resource(
         noun=noun,
         names={"scope": Scope, "name": Name},
-        columns=["name", "stream", "made_at", "tags", "note"],
+        columns=["name", "stream", "created_at", "tags", "note"],
         rows=rows,
         filters={"stream": OfStream, "tag": OfTag},
         show=show_one,

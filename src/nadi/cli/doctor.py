@@ -276,7 +276,7 @@ def check_rest(client: RestClient) -> list[Finding]:
     ping = client.text(f"{client.first}/ping", within_s=_ANSWER_S)
     clock = _clock(ping.date, (start + time.time()) / 2)
     metrics = client.text(f"{client.first}/metrics", within_s=_ANSWER_S).body.decode()
-    health = client.asked("GET", f"{client.first}/v1/health", Component, within_s=_ANSWER_S)
+    health = client.request("GET", f"{client.first}/v1/health", Component, within_s=_ANSWER_S)
     return [clock, _version(metrics), _health(health)]
 
 

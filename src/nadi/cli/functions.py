@@ -268,7 +268,7 @@ def _processor_function(verb: str) -> Any:
 
 def _processor_status(manager: StreamManager, scope: str, name: str) -> Row:
     status = _processor_function("status")(manager, scope, name)
-    row = _positions(name, status.positions) | {"cut": str(status.reached), "behind_bytes": status.behind_bytes}
+    row = _positions(name, status.positions) | {"cut": str(status.reached), "lag_bytes": status.lag_bytes}
     return row | processes("worker", status.workers)
 
 

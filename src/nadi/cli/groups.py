@@ -40,9 +40,9 @@ def _rows(manager: StreamManager, scope: str) -> Any:
                 "group": name,
                 "streams": [lag.stream for lag in lags],
                 "readers": lags[0].readers if lags else None,
-                "bytes": total([lag.bytes_behind for lag in lags], sum),
-                "events": total([lag.events_behind for lag in lags], sum),
-                "seconds": total([lag.seconds_behind for lag in lags], max),
+                "bytes": total([lag.lag_bytes for lag in lags], sum),
+                "events": total([lag.lag_events for lag in lags], sum),
+                "seconds": total([lag.lag_seconds for lag in lags], max),
             }
             rows.append(row)
     return rows, ()
@@ -260,9 +260,9 @@ def show_group(manager: StreamManager, scope: Scope, group: Group, form: Form = 
 def _row(lag: GroupLagReport) -> Row:
     return {
         "stream": lag.stream,
-        "bytes": lag.bytes_behind,
-        "events": lag.events_behind,
-        "seconds": lag.seconds_behind,
+        "bytes": lag.lag_bytes,
+        "events": lag.lag_events,
+        "seconds": lag.lag_seconds,
         "readers": lag.readers,
         "segments": lag.segments,
         "unassigned": lag.unassigned,

@@ -12,6 +12,7 @@ import typer
 from nadi.cli.options import DeadLetters, Scope, Stream
 from nadi.cli.printing import say
 from nadi.cli.session import Resource, Row, choose_one, option, taking
+from nadi.defaults import VALUE_FORMATS
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _show(manager: StreamManager, scope: str, lake: str) -> Row:
     from nadi.lake.definition import record_of
 
     record = record_of(manager, scope, lake)
-    names = {"name": "lake", "holds_back": "protects_unconsumed"}
+    names = {"name": "lake", "protect_unconsumed": "protects_unconsumed"}
     row = {names.get(key, key): value for key, value in asdict(record.definition).items()}
     return row | {"catalog": _properties(record.definition.catalog), "stopped": not record.is_wanted}
 
@@ -71,10 +72,10 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),
         "snapshot": None if status.snapshot_id is None else str(status.snapshot_id),
-        "behind_bytes": status.behind_bytes,
+        "lag_bytes": status.lag_bytes,
         "rows": status.rows,
         "files": status.files,
-        "dead_letters": status.letters,
+        "dead_letters": status.dead_letters,
         "trouble": status.trouble,
         "writers": ", ".join(f"{writer.host}, process {writer.pid}, {writer.state}" for writer in status.writers),
     }
@@ -105,13 +106,13 @@ _OPTIONS = {
     ),
     "partition": option(str, "Partitioning, such as 'day(event_time),bucket(16,key)'."),
     "value_format": option(
-        str, "Format of the events, whose fields become columns: json, msgpack, avro, protobuf, arrow.", "--format"
+        str, f"Format of the events, whose fields become columns: {', '.join(VALUE_FORMATS)}.", "--format"
     ),
     "value_schema": option(str, "Fields in Spark DDL if the stream doesn't have a schema: 'wh double'.", "--schema"),
     "event_time_unit": option(str, "Unit of times noted by writers. (default: ms)"),
     "keep_events": option(bool, "Store the events' bytes in a column, too.", "--keep-events"),
     "dead_letters": DeadLetters,
-    "holds_back": option(
+    "protect_unconsumed": option(
         bool,
         "Protect events that aren't in the table yet from retention. (default: protect)",
         "--protect-unconsumed/--no-protect-unconsumed",
@@ -168,7 +169,7 @@ def run(
     say(f"lake {lake.name}: {lake.full_name} to table {lake.table}")
 
     def report(progress: Any) -> None:
-        dead_letters = f", {progress.letters:,} dead letters" if progress.letters else ""
+        dead_letters = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
         say(f"{progress.rows:,} rows{dead_letters}, {progress.size_bytes:,} bytes of the stream")
         sys.stdout.flush()
 

@@ -40,9 +40,9 @@ def scrub(
 def _run_pass(manager: StreamManager, *, quiet: bool) -> ScrubReport:
     """Start a pass and wait for its end."""
     report = manager.scrub(start=True)
-    start_ms = report.running.begun_ms if report.running is not None else 0
+    start_ms = report.running.started_ms if report.running is not None else 0
     with bar("reading states", None, quiet=quiet) as show_progress:
-        while report.running is not None and report.running.begun_ms == start_ms:
+        while report.running is not None and report.running.started_ms == start_ms:
             now = report.running
             target = "all data" if now.read_bytes else f"states ({now.records:,} records) and snapshots"
             total = max(now.total_bytes, now.read_bytes) or None
@@ -56,15 +56,15 @@ def _report(report: ScrubReport, *, status: bool) -> None:
     if status and report.running is not None:
         now = report.running
         data = f"{now.read_bytes:,} of {now.total_bytes:,} bytes"
-        say(f"running since {utc(now.begun_ms)}: {_read(now, data)}")
+        say(f"running since {utc(now.started_ms)}: {_read(now, data)}")
     if report.last is None:
         say("No pass has finished yet.")
         return
     last = report.last
     say(
         f"{utc(last.ended_ms)}: {_read(last, f'{last.read_bytes:,} bytes')} "
-        f"in {(last.ended_ms - last.begun_ms) / 1000:.1f} s: "
-        + (plural(last.damages, "damaged place") if last.damages else "no damage")
+        f"in {(last.ended_ms - last.started_ms) / 1000:.1f} s: "
+        + (plural(last.damages, "damaged range") if last.damages else "no damage")
     )
     if last.rewritten_bytes:
         say(f"  rewrote chunks with damaged metadata: {last.rewritten_bytes:,} bytes")

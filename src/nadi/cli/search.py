@@ -52,7 +52,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
             "stream": index.stream,
             "fields": _fields(index),
             "format": index.format,
-            "stopped": "being deleted" if index.is_dropped else index.is_stopped,
+            "stopped": "being deleted" if index.is_deleted else index.is_stopped,
             "store": index.url,
         }
         for index in definitions
@@ -70,7 +70,7 @@ def _status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _indexes(manager, scope).status(stream)
     definition = status.definition
     row = {"store": definition.url, "dead_letter_stream": definition.dead_letters or "", "indexed": status.indexed}
-    row |= {"backfill_bytes": status.past_bytes, "shards": status.shards, "bytes": status.size_bytes}
+    row |= {"backfill_bytes": status.backfill_bytes, "shards": status.shards, "bytes": status.size_bytes}
     return _progress(status) | row | processes("indexer", status.indexers)
 
 
@@ -81,10 +81,10 @@ def _progress(status: IndexStatus | StandingStatus) -> Row:
         "fields": _fields(definition),
         "format": definition.format,
         "stopped": definition.is_stopped,
-        "invalid": status.unfit,
-        "events_with_field": status.having,
+        "invalid": status.invalid,
+        "events_with_field": status.field_counts,
         "gaps": status.gaps,
-        "behind_bytes": status.behind_bytes,
+        "lag_bytes": status.lag_bytes,
     }
 
 
@@ -101,8 +101,8 @@ search_app = Resource(
     show=_show,
     status=_status,
     stop=lambda manager, scope, stream: _indexes(manager, scope).stop(stream),
-    delete=lambda manager, scope, stream, keep_objects: _indexes(manager, scope).drop(
-        stream, leave_shards=bool(keep_objects)
+    delete=lambda manager, scope, stream, keep_objects: _indexes(manager, scope).delete(
+        stream, keep_objects=bool(keep_objects)
     ),
     find=lambda manager, scope, stream, **_: _indexes(manager, scope).get(stream),
     question="? The stream stays.",
@@ -182,11 +182,11 @@ def clean(
     from nadi import search
 
     orphaned = search.orphaned_shards(manager, index)
-    columns = ["scope", "stream", "shards", "bytes", "folder", "kept"]
-    fields = ["scope", "stream", "shards", "size_bytes", "folder", "kept"]
+    columns = ["scope", "stream", "shards", "bytes", "folder", "reason"]
+    fields = ["scope", "stream", "shards", "size_bytes", "folder", "why_retained"]
     rows = [{name: getattr(each, field) for name, field in zip(columns, fields, strict=True)} for each in orphaned]
     show(rows, columns, form=form, empty=f"No orphaned shards in {index}.")
-    removable = [each for each in orphaned if not each.kept]
+    removable = [each for each in orphaned if not each.why_retained]
     if dry_run or not removable:
         return
     confirm(f"Delete {sum(each.shards for each in removable):,} orphaned shards?", yes)
@@ -213,7 +213,7 @@ def query(
     key: RoutingKeys = None,
     wait_for: Annotated[str | None, typer.Option(help="Wait until everything before this position is indexed.")] = None,
     by: Annotated[
-        str | None, typer.Option(help="Count by this field, or by _arrived, instead of listing hits.")
+        str | None, typer.Option(help="Count by this field, or by _arrival_time, instead of listing hits.")
     ] = None,
     interval_s: Annotated[
         float | None, typer.Option("--interval", help="Interval of counts by time in seconds.")
@@ -237,17 +237,17 @@ def query(
     if page.hits:
         return
     status = _indexes(manager, scope).status(stream)
-    if status.indexed and (unseen := [name for name, events in status.having.items() if not events]):
+    if status.indexed and (unseen := [name for name, events in status.field_counts.items() if not events]):
         warn(f"no event of {status.indexed:,} has the field {', '.join(unseen)}: check its spelling")
-    if status.behind_bytes and not status.indexers:
-        warn(f"{status.behind_bytes:,} bytes aren't indexed and no indexer is running: use `{_run(scope, stream)}`")
+    if status.lag_bytes and not status.indexers:
+        warn(f"{status.lag_bytes:,} bytes aren't indexed and no indexer is running: use `{_run(scope, stream)}`")
 
 
 def _show_page(page: Page, form: Form) -> None:
     if form is not Form.TABLE:
         rows: list[Row] = [
             {
-                "arrived": utc(hit.arrived, "milliseconds"),
+                "arrival_time": utc(hit.arrival_time, "milliseconds"),
                 "segment": hit.segment_id,
                 "offset": hit.offset,
                 "score": hit.score,
@@ -257,7 +257,7 @@ def _show_page(page: Page, form: Form) -> None:
         ]
         if form is Form.JSON:
             rows = [{"count": page.count, "next": page.next, "hits": rows}]
-        show(rows, ["arrived", "segment", "offset", "score", "event"], form=form)
+        show(rows, ["arrival_time", "segment", "offset", "score", "event"], form=form)
         return
     from rich.text import Text
 
@@ -266,9 +266,9 @@ def _show_page(page: Page, form: Form) -> None:
         excerpt = hit.excerpt
         line = hit.data.decode(errors="replace") if excerpt is None else excerpt.text
         text = Text("".join(char if char.isprintable() else " " for char in line))
-        for start, end in () if excerpt is None else excerpt.found:
+        for start, end in () if excerpt is None else excerpt.matches:
             text.stylize("bold", start, end)
-        location = f"{utc(hit.arrived)} {hit.segment_id}@{hit.offset} "
+        location = f"{utc(hit.arrival_time)} {hit.segment_id}@{hit.offset} "
         console.print(Text(location).append_text(text), soft_wrap=True)
     say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
     if page.next is not None:
@@ -305,7 +305,7 @@ Resource(
     names={"scope": Scope, "stream": Stream},
     status=_standing_status,
     stop=lambda manager, scope, stream: _standing(manager, scope).stop(stream),
-    delete=lambda manager, scope, stream: _standing(manager, scope).drop(stream),
+    delete=lambda manager, scope, stream: _standing(manager, scope).delete(stream),
     find=lambda manager, scope, stream: _standing(manager, scope).get(stream),
     question="? Their hits stay.",
     stays="; their hits stay",

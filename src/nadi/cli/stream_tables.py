@@ -9,6 +9,7 @@ import typer
 from nadi.cli.options import POSITION, SEVERAL, Note, OfStream, Scope, cut_at
 from nadi.cli.printing import INTERRUPTED, say, utc, warn
 from nadi.cli.session import Resource, Row, option, taking
+from nadi.defaults import VALUE_FORMATS
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _row(definition: TableDefinition) -> Row:
         "format": definition.value_format,
         "schema": definition.value_schema,
         "mode": definition.value_mode,
-        "made_at": utc(definition.made_at),
+        "created_at": utc(definition.created_at),
         "note": definition.note,
     }
 
@@ -59,7 +60,7 @@ stream_table_app = Resource(
     rows=_rows,
     filters={"stream": OfStream},
     show=_show,
-    delete=lambda manager, scope, name: manager.stream_tables(scope).drop(name),
+    delete=lambda manager, scope, name: manager.stream_tables(scope).delete(name),
     stays="; the stream stays",
 ).app()
 
@@ -71,8 +72,7 @@ _OPTIONS = {
     ),
     "value_format": option(
         str,
-        "Format of the events: json, msgpack, avro, protobuf or arrow. (default: from the stream's schema, or json "
-        "with --schema)",
+        f"Format of the events: {', '.join(VALUE_FORMATS)}. (default: from the stream's schema, or json with --schema)",
         "--format",
     ),
     "value_mode": option(

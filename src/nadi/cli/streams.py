@@ -14,6 +14,7 @@ import typer
 from nadi.cli.options import POSITION, SEVERAL, By, OfTag, Scope, Stream, Tags, TimeBasis, Yes, cut_at
 from nadi.cli.printing import Form, confirm, report_deleted, say, show, utc
 from nadi.cli.session import Resource, Row, check_absent, choose_one, option, taking
+from nadi.defaults import PICTURE_SUFFIXES
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def delete_scope(
         remaining = set() if recursive else set(manager.list_streams(scope))
         orphaned = {*(index.stream for index in readable), *(index.name for index in unreadable)} - remaining
     for stream in orphaned:
-        catalog.drop(stream)
+        catalog.delete(stream)
     is_deleted = manager.delete_scope(scope, recursive=recursive)
     report_deleted(is_deleted, f"deleted scope {scope}", f"scope {scope}")
 
@@ -233,13 +234,13 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form
     ]
     holders: tuple[RetentionHolder, ...] = ()
     try:
-        retained = manager.kept(scope, stream)
+        retained = manager.retained(scope, stream)
     except PermissionDeniedError:  # the report names groups, which need a permission of their own
         row["oldest"], more = "?", 0
     else:
         row["oldest"] = "-" if retained.oldest_at is None else utc(retained.oldest_at)
-        holders, more = retained.held_by, retained.more_holders
-    row["held_by"] = [
+        holders, more = retained.holders, retained.more_holders
+    row["holders"] = [
         {"kind": holder.kind, "name": holder.name, "bytes_after": holder.bytes_after, "cut": holder.cut.as_text()}
         for holder in holders
     ]
@@ -266,7 +267,8 @@ def list_segments(
         bool, typer.Option("--history", help="Draw all segments over time: keys vertically, shaded by rate.")
     ] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw the history into this file: .svg, .png or .pdf (needs 'nadi[pictures]').")
+        Path | None,
+        typer.Option(help=f"Draw the history into this file: {', '.join(PICTURE_SUFFIXES)} (needs 'nadi[pictures]')."),
     ] = None,
     last: Annotated[float | None, typer.Option(help="Draw only the last seconds.", min=0.001)] = None,
     form: Form = Form.TABLE,
@@ -420,7 +422,7 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
     if is_deleted and lakes:
         say(f"{lakes} stays: `nadi lake rebuild` restores a stream from it, `nadi lake delete` deletes the lake")
     for name in dependents:
-        catalogs[name].drop(stream)
+        catalogs[name].delete(stream)
     if dependents and not is_deleted:
         say(f"stream {scope}/{stream} doesn't exist: deleted {' and '.join(dependents)}")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nadi.client.control.policy import KeyValueTableConfiguration as KeyValueTableConfiguration
-from nadi.client.control.policy import Retained as Retained
 from nadi.client.control.policy import RetentionHolder as RetentionHolder
 from nadi.client.control.policy import RetentionPolicy as RetentionPolicy
+from nadi.client.control.policy import RetentionStatus as RetentionStatus
 from nadi.client.control.policy import ScalingPolicy as ScalingPolicy
 from nadi.client.control.policy import StreamConfiguration as StreamConfiguration
 from nadi.client.control.security import Basic as Basic

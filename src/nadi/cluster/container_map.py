@@ -36,7 +36,7 @@ from nadi.segmentstore.tier2.records import (
     VersionedRecord,
     answer_within,
 )
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 from nadi.wire.rpc import controller_pb2 as pb
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ Address = tuple[str, int]
 log = logging.getLogger(__name__)
 
 
-class SeenRecord(NamedTuple):
+class CachedRecord(NamedTuple):
     """A record, and the time this server first saw its version, by its monotonic clock."""
 
     stored: VersionedRecord
@@ -52,15 +52,15 @@ class SeenRecord(NamedTuple):
 
 
 class RecordWatch:
-    """Last known records of all containers. Changes are noticed by the next `look`, or sooner while a handover is
+    """Last known records of all containers. Changes are noticed by the next `poll`, or sooner while a handover is
     announced."""
 
     def __init__(self, registry: Registry, records: ContainerRecords, count: int, runtime: Runtime) -> None:
-        self.seen: dict[int, SeenRecord] = {}
+        self.seen: dict[int, CachedRecord] = {}
         self._registry, self._records, self._count, self._runtime = registry, records, count, runtime
-        self._complaints = Complaints(log, "the record of %s is damaged: no server can claim it until it is restored")
+        self._problems = ProblemLog(log, "the record of %s is damaged: no server can claim it until it is restored")
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Read the records that have changed. UnavailableError: the store doesn't respond."""
         async with answer_within(limits.CLUSTER_CALL_S):
             listed = await self._registry.list(FOLDER)
@@ -72,19 +72,19 @@ class RecordWatch:
                 versions[int(suffix)] = listed_version
 
         async def read(number: int) -> None:
-            with self._complaints.about(f"container {number}", StoreError):  # doesn't affect other containers
+            with self._problems.about(f"container {number}", StoreError):  # doesn't affect other containers
                 await self.read(number)
 
         changed = []
         for number, version in versions.items():
             if (seen := self.seen.get(number)) is None and version is None:
-                self.seen[number] = SeenRecord(NONE, now)
+                self.seen[number] = CachedRecord(NONE, now)
             elif seen is None or seen.stored.version != version:
                 changed.append(number)
         await of_each(read, changed, limits.CLUSTER_RECORDS_AT_ONCE)
 
     async def read(self, number: int) -> VersionedRecord:
-        """Read one record; raises as `look`."""
+        """Read one record; raises as `poll`."""
         stored = await self._records.read(number)
         self.note(number, stored)
         return stored
@@ -95,7 +95,7 @@ class RecordWatch:
         if known is None or (
             stored.version != known.stored.version and stored.record.epoch >= known.stored.record.epoch
         ):
-            self.seen[number] = SeenRecord(stored, self._runtime.monotonic())
+            self.seen[number] = CachedRecord(stored, self._runtime.monotonic())
 
     def record(self, number: int) -> ContainerRecord:
         seen = self.seen.get(number)
@@ -156,7 +156,7 @@ class ContainerMap:
         self.membership: Membership | None = None
         self.own: Address = ("", 0)
         self._watch, self._count, self._runtime = watch, count, runtime
-        self._rings = Shared(runtime, ring, age_s=0.0, most=limits.CLUSTER_DEAD_KEPT)
+        self._rings = Shared(runtime, ring, age_s=0.0, most=limits.CLUSTER_DEAD_RETAINED)
         self._waiting = 0
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
@@ -177,7 +177,7 @@ class ContainerMap:
                     raise UnavailableError(f"the store that has {segment} {reason}: try again later")
                 self._waiting += not is_waiting
                 is_waiting = True
-                await self._runtime.sleep(limits.CLUSTER_WHERE_LOOK_S)
+                await self._runtime.sleep(limits.CLUSTER_ROUTE_POLL_S)
         finally:
             self._waiting -= is_waiting
 
@@ -220,7 +220,8 @@ class ContainerMap:
             peer for peer in self.membership.members.values() if peer.member and _endpoint(peer.member.store) == store
         )
         return any(
-            peer.is_alive and peer.since <= since and peer.heard > since + 2 * self.membership.beat_s for peer in peers
+            peer.is_alive and peer.since <= since and peer.changed_at > since + 2 * self.membership.beat_s
+            for peer in peers
         )
 
     def stores(self) -> set[str]:

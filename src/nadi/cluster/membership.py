@@ -36,7 +36,7 @@ from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_CALLS_AT_ONCE, CLUSTER_LEAVE_TRIES
 from nadi.object_log.engine import Registry
 from nadi.runtime import REAL, Runtime
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Membership:
         self._on_change = on_change
         self._view = MembershipView(me.id, self._pace)
         self._lease = ServerLease(runtime, self._pace.lease_s)
-        self._complaints = Complaints(log, "%s; retrying")
+        self._problems = ProblemLog(log, "%s; retrying")
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._beats: dict[asyncio.Task[None], None] = {}
         self._since = -math.inf  # when this server joined, or began to drain
@@ -197,7 +197,7 @@ class Membership:
         )
         sent = self._runtime.boottime()
         has_entry = False
-        with self._complaints.about("setting this server's entry in the registry failed"):
+        with self._problems.about("setting this server's entry in the registry failed"):
             await self._in_time(self._registry.put(FOLDER + self._me.id, encode(self._me)), self._pace.dead_s)
             has_entry = True
             if self._lease.extend(sent):
@@ -221,7 +221,7 @@ class Membership:
                         self._view.failed()
             asked = clock()
             await self._query_all(self._view.queries(asked))
-            with self._complaints.about("deleting a dead server's entry from the registry failed"):
+            with self._problems.about("deleting a dead server's entry from the registry failed"):
                 for server in self._view.obsolete(clock())[:CLUSTER_CALLS_AT_ONCE]:
                     await self._in_time(self._registry.delete(FOLDER + server))
                     self._view.deleted(server)
@@ -232,7 +232,7 @@ class Membership:
 
     async def _poll(self) -> bool:
         began, is_listed = self._runtime.monotonic(), False
-        with self._complaints.about("listing the servers in the registry failed"):
+        with self._problems.about("listing the servers in the registry failed"):
             entries = await self._in_time(self._registry.list(FOLDER))
             is_listed = True
             versions = {name.removeprefix(FOLDER): version for name, version in entries.items()}
@@ -245,7 +245,7 @@ class Membership:
 
         async def query_some() -> None:
             for server in waiting:
-                with self._complaints.about("reading a server's entry from the registry failed"):
+                with self._problems.about("reading a server's entry from the registry failed"):
                     await self._query(server)
 
         with contextlib.suppress(TimeoutError):

@@ -36,22 +36,22 @@ class PeerServer:
     """Last known state of another server.
 
     member: None while its value hasn't been read, or can't be decoded. since: when it was first seen alive, or dead, by
-    this server's monotonic clock. heard: when its entry was last seen to change, by the same clock.
+    this server's monotonic clock. changed_at: when its entry was last seen to change, by the same clock.
     """
 
     id: str
     member: ServerMember | None
     is_alive: bool
     since: float
-    heard: float
+    changed_at: float
 
 
 class _Watched:
-    __slots__ = ("heard", "is_alive", "is_listed", "member", "read", "since", "since_draining", "version")
+    __slots__ = ("changed_at", "is_alive", "is_listed", "member", "read", "since", "since_draining", "version")
 
     def __init__(self, version: str | None, now: float) -> None:
         self.version = version  # None: it has no entry
-        self.heard = now  # the end of the poll that showed this version first
+        self.changed_at = now  # the end of the poll that showed this version first
         self.is_listed = version is not None
         self.is_alive = version is not None
         self.since = self.since_draining = now
@@ -83,7 +83,7 @@ class MembershipView:
         unknown = [server for server in sorted(self._named) if server not in self._watched]
         doubtful, old = [], []
         for server, watched in self._watched.items():
-            is_late = not watched.is_listed or now >= watched.heard + self._pace.dead_s
+            is_late = not watched.is_listed or now >= watched.changed_at + self._pace.dead_s
             if is_late if watched.is_alive else watched.is_listed:
                 doubtful.append(server)
             elif watched.is_alive and now >= watched.read + limits.CLUSTER_VALUE_S:
@@ -92,7 +92,7 @@ class MembershipView:
 
     def next_doubt(self) -> float:
         """Return when a server will have been silent long enough to be queried, unless it beats first."""
-        silent = [watched.heard for watched in self._watched.values() if watched.is_alive]
+        silent = [watched.changed_at for watched in self._watched.values() if watched.is_alive]
         return math.inf if self._is_blind or not silent else min(silent) + self._pace.dead_s
 
     def failed(self) -> None:
@@ -101,14 +101,14 @@ class MembershipView:
     def listed(self, versions: Mapping[str, str], began: float, ended: float) -> None:
         if self._is_blind or (self._polled is not None and began > self._polled + self._pace.dead_s):
             for watched in self._watched.values():
-                watched.heard = ended
+                watched.changed_at = ended
         self._is_blind, self._polled, self.polled_at = False, ended, began
         for server, watched in self._watched.items():
             version = versions.get(server)
             if watched.is_alive:
                 watched.is_listed = version is not None
                 if version is not None and version != watched.version:
-                    watched.version, watched.heard = version, ended
+                    watched.version, watched.changed_at = version, ended
             else:
                 watched.is_listed = version is not None and version != watched.version
         for server, version in versions.items():
@@ -116,8 +116,8 @@ class MembershipView:
                 self._watched[server] = _Watched(version, ended)
                 self._changed(ended)
 
-    def entry_read(self, server: str, entry: VersionedValue | None, asked: float, answered: float) -> None:
-        """Conclude from the answer to a query about one server. asked: when the query was sent."""
+    def entry_read(self, server: str, entry: VersionedValue | None, sent_at: float, answered: float) -> None:
+        """Conclude from the answer to a query about one server. sent_at: when the query was sent."""
         watched = self._watched.get(server)
         if watched is None:  # known only from a record
             watched = self._watched[server] = _Watched(entry.version if entry else None, answered)
@@ -125,24 +125,24 @@ class MembershipView:
                 self._changed(answered)
         if entry is None:
             watched.version, watched.is_listed = None, False
-            self._turn(watched, False, answered)
+            self._set_alive(watched, False, answered)
             return
         value, version = entry
-        watched.read = asked
+        watched.read = sent_at
         is_newer = self._take(watched, decode(value), answered)
         if not watched.is_alive:
             is_alive = version != watched.version and is_newer
             watched.version, watched.is_listed = version, False
             if is_alive:
-                watched.heard, watched.is_listed = answered, True
-                self._turn(watched, True, answered)
+                watched.changed_at, watched.is_listed = answered, True
+                self._set_alive(watched, True, answered)
         elif version != watched.version:
-            watched.version, watched.heard, watched.is_listed = version, answered, True
+            watched.version, watched.changed_at, watched.is_listed = version, answered, True
         else:
             watched.is_listed = True
-            if not self._is_blind and asked >= watched.heard + self._pace.dead_s:
+            if not self._is_blind and sent_at >= watched.changed_at + self._pace.dead_s:
                 watched.is_listed = False
-                self._turn(watched, False, answered)
+                self._set_alive(watched, False, answered)
 
     def _take(self, watched: _Watched, member: ServerMember | None, now: float) -> bool:
         """Return whether the value is newer than the known one; a late beat may replace a newer one."""
@@ -155,7 +155,7 @@ class MembershipView:
         watched.member = member
         return True
 
-    def _turn(self, watched: _Watched, is_alive: bool, now: float) -> None:
+    def _set_alive(self, watched: _Watched, is_alive: bool, now: float) -> None:
         if watched.is_alive != is_alive:
             watched.is_alive, watched.since = is_alive, now
             self._changed(now)
@@ -166,7 +166,7 @@ class MembershipView:
 
     def peers(self) -> dict[str, PeerServer]:
         return {
-            server: PeerServer(server, watched.member, watched.is_alive, watched.since, watched.heard)
+            server: PeerServer(server, watched.member, watched.is_alive, watched.since, watched.changed_at)
             for server, watched in self._watched.items()
         }
 
@@ -196,7 +196,7 @@ class MembershipView:
         known = [(server, watched) for server, watched in self._watched.items() if watched.version is not None]
         dead = [(watched.since, server) for server, watched in known if not watched.is_alive]
         old = [server for since, server in dead if now >= since + limits.CLUSTER_FORGET_S]
-        surplus = [server for _, server in heapq.nsmallest(len(dead) - limits.CLUSTER_DEAD_KEPT, dead)]
+        surplus = [server for _, server in heapq.nsmallest(len(dead) - limits.CLUSTER_DEAD_RETAINED, dead)]
         return list(dict.fromkeys([*old, *surplus]))
 
     def deleted(self, server: str) -> None:

@@ -29,14 +29,14 @@ from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.cluster.reconciler import Reconciler
-from nadi.cluster.storage import ClusterParts
+from nadi.cluster.storage import ClusterStorage
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.retention.rounds import IndexTimes
-from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
+from nadi.controller.scaling.decisions import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import NadiError, RequestTimeoutError
-from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_PORT_S
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.identity import OwnLog, open_cluster, refuse_strangers, signing_key
 from nadi.object_log.outcomes import patiently
@@ -128,7 +128,7 @@ class ClusterNode:
             chunks,
             parts=(),
             owner_of=self.map.store_of,
-            on_lost=lambda number: self.keeper.lost(number),
+            on_lost=lambda number: self.reconciler.lost(number),
         )
         parts.step("the segment store", self.store.close, CLUSTER_BREAK_S)
         await self.store.start()
@@ -140,9 +140,9 @@ class ClusterNode:
             settings.security,
             access,
             settings.channels,
-            may_answer=lambda: self.keeper.may_answer(CONTROLLER_CONTAINER),
+            may_answer=lambda: self.reconciler.may_answer(CONTROLLER_CONTAINER),
         )
-        parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
+        parts.step("the connections to other servers", self.proxy.close, STOP_PORT_S)
 
     def join(self, addresses: ServerAddresses, parts: ShutdownSteps, index_times: IndexTimes | None = None) -> None:
         """Announce this server and take over its share of containers; shutdown steps are added to `parts`. index_times:
@@ -161,12 +161,12 @@ class ClusterNode:
             me,
             runtime=runtime,
             pace=self._settings.pace,
-            load=lambda: self.keeper.load(),
-            on_change=lambda: self.keeper.wake(),
+            load=lambda: self.reconciler.load(),
+            on_change=lambda: self.reconciler.wake(),
         )
         self.map.membership, self.map.own = self.membership, addresses.store
         self.leadership = Leadership(self._make_controller, self.proxy.active, runtime)
-        self.keeper = Reconciler(
+        self.reconciler = Reconciler(
             self.id,
             self.store,
             self.membership,
@@ -179,10 +179,10 @@ class ClusterNode:
             on_leaving=self.leadership.leaving,
             on_polled=lambda: self.proxy.follow(self.map.controller(self.id)),
         )
-        self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
+        self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.reconciler, self.store)
         self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
         self.membership.start()
-        self.keeper.start()
+        self.reconciler.start()
         parts.step("this server's part in the cluster", self._leave, CLUSTER_LEAVE_S + CLUSTER_CALL_S)
 
     async def settled(self, where: str) -> None:
@@ -202,10 +202,10 @@ class ClusterNode:
         """Hand over all containers to the other servers. Returns when none is left, no other server accepts any, or
         `limit_s` has passed: by default, the time that a stop within CLUSTER_DRAIN_S leaves for it."""
         self.membership.drain()
-        self.keeper.wake()
+        self.reconciler.wake()
         try:
             async with asyncio.timeout(limit_s):
-                await self.keeper.drained()
+                await self.reconciler.drained()
         except TimeoutError:
             log.warning("some containers weren't handed over in time: other servers take them over")
 
@@ -216,9 +216,9 @@ class ClusterNode:
         await asyncio.wait([self._janitor])
         try:
             async with asyncio.timeout(CLUSTER_LEAVE_S if self.membership.lease_is_valid() else CLUSTER_CALL_S):
-                await self.keeper.stop()
+                await self.reconciler.stop()
                 await self.leadership.stop()
-                await self.keeper.give_back()
+                await self.reconciler.give_back()
                 await self.membership.leave()
         except TimeoutError:
             log.warning("some containers weren't closed in time: other servers take them over as they are")
@@ -226,7 +226,9 @@ class ClusterNode:
 
     def samples(self) -> Iterator[Sample]:
         here, controls = len(self.store.containers), self.leadership.controller is not None
-        return samples(here, self.cluster.containers, self.membership, self.keeper.moves, self._log, controls=controls)
+        return samples(
+            here, self.cluster.containers, self.membership, self.reconciler.moves, self._log, controls=controls
+        )
 
     def health(self) -> Component:
         """Return the cluster's health: down while this server can't reach the store."""
@@ -249,10 +251,10 @@ class ClusterNode:
     def _cleans(self) -> bool:
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
-    def _storage_of(self, number: int, seen: VersionedRecord) -> ClusterParts:
+    def _storage_of(self, number: int, seen: VersionedRecord) -> ClusterStorage:
         args = number, self._cache / f"container-{number}", self.id, seen, self._log, self._records
-        may_answer = partial(self.keeper.may_answer, number)
-        return ClusterParts(*args, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)
+        may_answer = partial(self.reconciler.may_answer, number)
+        return ClusterStorage(*args, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = _joined(self.addresses.store)
@@ -264,7 +266,9 @@ class ClusterNode:
             endpoint_of=self.map.endpoint_of,
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
-            is_leased=partial(self.keeper.may_command, CONTROLLER_CONTAINER, self.keeper.epoch(CONTROLLER_CONTAINER)),
+            is_leased=partial(
+                self.reconciler.may_command, CONTROLLER_CONTAINER, self.reconciler.epoch(CONTROLLER_CONTAINER)
+            ),
             place_of=router.place_of,
         )
         controller.retention.index_times = self._index_times

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import mmh3
 
-from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S, CLUSTER_TURN_S
+from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_CLAIM_DELAY_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S
 
 CROWDED_TIMES = 1.25  # a server gets at most an equal share times this; must be the same on all servers
 
@@ -147,7 +147,7 @@ def _should_claim(view: View, holding: Holding, order: tuple[str, ...]) -> bool:
     free_since = _free_since(view, holding)
     if free_since is None or not view.is_current or holding.since > view.polled_at:
         return False
-    return view.at >= free_since + order.index(view.me) * CLUSTER_TURN_S
+    return view.at >= free_since + order.index(view.me) * CLUSTER_CLAIM_DELAY_S
 
 
 def _free_since(view: View, holding: Holding) -> float | None:

@@ -20,13 +20,13 @@ from nadi.cluster.admin.metrics import Moves
 from nadi.cluster.container_map import RecordWatch
 from nadi.cluster.membership import Load, Membership
 from nadi.cluster.placement import ClaimContainer, Holding, ReleaseContainer, decisions
-from nadi.cluster.storage import ClusterParts
+from nadi.cluster.storage import ClusterStorage
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
 from nadi.observe.logs import about
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 
 log = logging.getLogger(__name__)
 Moved = Callable[[int], Awaitable[None]]
@@ -47,7 +47,7 @@ class Reconciler:
         membership: Membership,
         records: ContainerRecords,
         watch: RecordWatch,
-        parts_of: Callable[[int, VersionedRecord], ClusterParts],
+        parts_of: Callable[[int, VersionedRecord], ClusterStorage],
         count: int,
         runtime: Runtime,
         on_acquired: Moved,
@@ -58,7 +58,7 @@ class Reconciler:
         self._store, self._membership, self._records, self._watch = store, membership, records, watch
         self._storage_of, self._count, self._runtime = parts_of, count, runtime
         self._on_acquired, self._on_leaving, self._on_polled = on_acquired, on_leaving, on_polled
-        self._parts: dict[int, ClusterParts] = {}
+        self._parts: dict[int, ClusterStorage] = {}
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: dict[asyncio.Future[None], None] = {}
         self._takes = asyncio.Semaphore(limits.CLUSTER_TAKES_AT_ONCE)
@@ -74,10 +74,10 @@ class Reconciler:
         self._stopping = False
         self._hasty_until = -math.inf
         self.moves = Moves()
-        self._complaints = Complaints(log, "%s; retrying")
+        self._problems = ProblemLog(log, "%s; retrying")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="keeper")
+        self._task = asyncio.create_task(self._run(), name="reconciler")
 
     def wake(self) -> None:
         self._wake.set()
@@ -102,7 +102,7 @@ class Reconciler:
         """Wait, after `Membership.drain`, until this server has no containers, no other server accepts any, or the
         store can't be reached: no container is released then."""
         while self._membership.lease_is_valid() and (self._moving or (self._parts and self._membership.has_takers())):
-            await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
+            await self._runtime.sleep(limits.CLUSTER_HANDOVER_POLL_S)
 
     async def give_back(self) -> None:
         """Close and release all containers on a clean stop, after `stop`, so that others needn't wait for this server's
@@ -147,13 +147,13 @@ class Reconciler:
             try:
                 await self._step()
             except UnavailableError as error:
-                self._complaints.tell("reading the containers' records failed", error)
+                self._problems.report("reading the containers' records failed", error)
             except Exception:
                 log.exception("a step of the reconciler failed; continuing")
             else:
-                self._complaints.settled("reading the containers' records failed")
+                self._problems.settled("reading the containers' records failed")
             try:
-                pause_s = limits.CLUSTER_ORPHAN_LOOK_S if self._has_orphans() else limits.CLUSTER_BEAT_S
+                pause_s = limits.CLUSTER_ORPHAN_POLL_S if self._has_orphans() else limits.CLUSTER_BEAT_S
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
@@ -169,10 +169,10 @@ class Reconciler:
 
     async def _step(self) -> None:
         term = self._membership.term
-        await self._watch.look()
-        is_looking = self._close_watch is not None and not self._close_watch.done()
-        if not is_looking and any(seen.stored.record.target for seen in self._watch.seen.values()):
-            self._close_watch = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
+        await self._watch.poll()
+        is_watching_closely = self._close_watch is not None and not self._close_watch.done()
+        if not is_watching_closely and any(seen.stored.record.target for seen in self._watch.seen.values()):
+            self._close_watch = asyncio.create_task(self._follow_announced(), name="reconciler-close-watch")
         if term != self._affirmed or any(self._terms.get(number) != term for number in self._parts):
             await self._affirm(term)
         self._on_polled()
@@ -236,11 +236,11 @@ class Reconciler:
                 with about(container=number):
                     await move
             except (UnavailableError, TimeoutError) as error:  # the next step decides again
-                self._complaints.tell(f"moving container {number} failed", error)
+                self._problems.report(f"moving container {number} failed", error)
             except Exception:
                 log.exception("moving container %d failed", number, extra={"container": number})
             else:
-                self._complaints.settled(f"moving container {number} failed")
+                self._problems.settled(f"moving container {number} failed")
             finally:
                 self._moving.pop(number, None)
                 self.wake()
@@ -289,12 +289,12 @@ class Reconciler:
         self._on_polled()
         await self._on_acquired(number)
 
-    async def _handle_failed_take(self, number: int, parts: ClusterParts, error: Exception) -> None:
+    async def _handle_failed_take(self, number: int, parts: ClusterStorage, error: Exception) -> None:
         """Wait before the next try; after several failures release the container to another server, if there is one."""
         failures = self._failures[number] = self._failures.get(number, 0) + 1
         unforeseen = None if isinstance(error, NadiError | OSError) else error
         log.warning("opening container %d failed (try %d): %s", number, failures, error, exc_info=unforeseen)
-        await self._runtime.sleep(min(limits.CLUSTER_CLOSE_LOOK_S * 2**failures, limits.CLUSTER_RETAKE_S))
+        await self._runtime.sleep(min(limits.CLUSTER_HANDOVER_POLL_S * 2**failures, limits.CLUSTER_RETAKE_S))
         order = self._membership.view({}, self._count).order()[number]
         others = [server for server in order if server != self.me]
         if failures % limits.CLUSTER_FAILED_TAKES == 0 and others and parts.epoch > 0:
@@ -329,7 +329,7 @@ class Reconciler:
     async def _follow_announced(self) -> None:
         """Poll the records of containers that are about to change hands."""
         while True:
-            await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
+            await self._runtime.sleep(limits.CLUSTER_HANDOVER_POLL_S)
             announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
             if not announced:
                 return

@@ -22,7 +22,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, V
 log = logging.getLogger(__name__)
 
 
-class ClusterParts(ContainerStorage):
+class ClusterStorage(ContainerStorage):
     """Storage of one container on the server of that id.
 
     folder: on this machine. seen: the record version to claim; the claim fails if it has changed. interval_s: see

@@ -18,7 +18,7 @@ from nadi.access.authentication import Gate
 from nadi.access.names import Act, NameKind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
-from nadi.controller.autoscaler import authorization, metadata_of, trigger
+from nadi.controller.external_scaler import authorization, metadata_of, trigger
 from nadi.errors import PermissionDeniedError
 from nadi.model.reports import IDENTITY, RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX
@@ -74,7 +74,7 @@ def _table(permission: Permission) -> Callable[[Any], Need]:
 
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
     """Return the need: NONE only reads; any other operation, or none at all, needs a token to write."""
-    looks, writes = _stream(Act.LOOK, info), _stream(Act.WRITE, info)
+    looks, writes = _stream(Act.INSPECT, info), _stream(Act.WRITE, info)
     return lambda request: (looks if info(request).accessOperation == _ACCESS.NONE else writes)(request)
 
 
@@ -91,11 +91,11 @@ def _begin_transaction(request: Any) -> Need:
 def _named(request: Any) -> Iterable[Need]:
     """Yield what a group's streams need: its lag reveals their lengths, and a subscription reveals their existence."""
     for cut in request.startingStreamCuts:
-        yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
+        yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.INSPECT)
 
 
 def shows(caller: Caller, scope: str, stream: str) -> bool:
-    looking = need(scope, stream, Act.LOOK)
+    looking = need(scope, stream, Act.INSPECT)
     return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
 
@@ -105,12 +105,12 @@ def _report(request: Any) -> Need | None:
     if request.kind == IDENTITY:
         return None
     names_groups = request.kind in (RETENTION, STREAM_LAG)
-    return need(request.scope, request.stream, Act.CHANGE if names_groups else Act.LOOK)
+    return need(request.scope, request.stream, Act.CHANGE if names_groups else Act.INSPECT)
 
 
 def _scaled(request: Any) -> Need:
     """Return the need of KEDA's calls: they reveal how much a stream contains, not its data."""
-    return need(*trigger(metadata_of(request)).stream, Act.LOOK)
+    return need(*trigger(metadata_of(request)).stream, Act.INSPECT)
 
 
 def _scaled_by_group(request: Any) -> Iterable[Need]:
@@ -153,28 +153,28 @@ RULES: dict[str, AccessRule] = {
     "truncateStream": AccessRule(_stream(Act.CHANGE)),
     "sealStream": AccessRule(_stream(Act.END, _itself)),
     "deleteStream": AccessRule(_stream(Act.END, _itself)),
-    "checkStreamExists": AccessRule(_stream(Act.LOOK, _itself)),
-    "getStreamConfiguration": AccessRule(_stream(Act.LOOK, _itself)),
+    "checkStreamExists": AccessRule(_stream(Act.INSPECT, _itself)),
+    "getStreamConfiguration": AccessRule(_stream(Act.INSPECT, _itself)),
     "scale": AccessRule(_stream(Act.CHANGE)),
-    "checkScale": AccessRule(_stream(Act.LOOK)),
+    "checkScale": AccessRule(_stream(Act.INSPECT)),
     # segments, and tokens for them
     "getDelegationToken": AccessRule(_delegation, stream=_itself, tables=True),
     "getCurrentSegments": AccessRule(_by_operation(_itself), stream=_itself),
     "getSegments": AccessRule(_by_operation(), stream=_info),
     "getEpochSegments": AccessRule(_by_operation(), stream=_info),
     "getSegmentsBetween": AccessRule(_stream(Act.READ), stream=_info),
-    "getSegmentsImmediatlyFollowing": AccessRule(_stream(Act.LOOK)),
-    "getSegmentsImmediatelyFollowing": AccessRule(_stream(Act.LOOK)),
-    "getURI": AccessRule(_stream(Act.LOOK)),
-    "isSegmentValid": AccessRule(_stream(Act.LOOK)),
-    "isStreamCutValid": AccessRule(_stream(Act.LOOK)),
+    "getSegmentsImmediatlyFollowing": AccessRule(_stream(Act.INSPECT)),
+    "getSegmentsImmediatelyFollowing": AccessRule(_stream(Act.INSPECT)),
+    "getURI": AccessRule(_stream(Act.INSPECT)),
+    "isSegmentValid": AccessRule(_stream(Act.INSPECT)),
+    "isStreamCutValid": AccessRule(_stream(Act.INSPECT)),
     # transactions
     "createTransaction": AccessRule(_begin_transaction, stream=_info),
     "commitTransaction": AccessRule(_stream(Act.CHANGE)),
     "abortTransaction": AccessRule(_stream(Act.CHANGE)),
     "pingTransaction": AccessRule(_stream(Act.CHANGE)),
-    "checkTransactionState": AccessRule(_stream(Act.LOOK)),
-    "listCompletedTransactions": AccessRule(_stream(Act.LOOK)),
+    "checkTransactionState": AccessRule(_stream(Act.INSPECT)),
+    "listCompletedTransactions": AccessRule(_stream(Act.INSPECT)),
     # watermarks, subscribers, reader groups
     "noteTimestampFromWriter": AccessRule(_stream(Act.CHANGE, lambda request: request.position.streamInfo)),
     "removeWriter": AccessRule(_stream(Act.CHANGE, lambda request: request.stream)),
@@ -193,7 +193,7 @@ RULES: dict[str, AccessRule] = {
     # nadi's own, and KEDA's
     "report": AccessRule(_report),
     "commitTogether": AccessRule(_stream(Act.CHANGE, _itself)),
-    "findCommit": AccessRule(_stream(Act.LOOK, _itself)),
+    "findCommit": AccessRule(_stream(Act.INSPECT, _itself)),
     "IsActive": _SCALER,
     "StreamIsActive": _SCALER,
     "GetMetricSpec": _SCALER,

@@ -14,13 +14,13 @@ from typing import Any
 
 from nadi import errors, limits
 from nadi.controller import event_time
-from nadi.controller.autoscaler import Demand
-from nadi.controller.engine.workflows import Convoy, Schedule, Tasks, Workflows, check_all, tagged
+from nadi.controller.engine.workflows import Schedule, Tasks, WorkBatcher, Workflows, check_all, tagged
 from nadi.controller.event_time import WatermarkRounds
+from nadi.controller.external_scaler import Demand
 from nadi.controller.metrics import Metrics
 from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds, check_policy
-from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
+from nadi.controller.scaling.decisions import DEFAULT_PROFILE, Profile
 from nadi.controller.scaling.rounds import ScalingRounds
 from nadi.controller.state import records
 from nadi.controller.state.history import Cut, EpochHistory, ask, first_change
@@ -66,7 +66,7 @@ class Controller:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.rest_port = 0  # of this server, reported to clients
         self.clock = clock or Runtime()
-        self._tasks, self._creations = Tasks(), Convoy()
+        self._tasks, self._creations = Tasks(), WorkBatcher()
         segments = Segments(exchange, self.clock, place_of, is_leased)
         metadata = ControllerMetadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks)

@@ -3,7 +3,7 @@
 A mark states that all of a writer's events up to a time precede a position. It comes from the writer itself, or from
 the commit of one of its transactions; a writer's time and position never decrease. Marks are deleted with their stream.
 
-`judge` derives watermarks from marks without side effects; `WatermarkRounds` carries the result out. A writer takes
+`decide` derives watermarks from marks without side effects; `WatermarkRounds` carries the result out. A writer takes
 part once its time is past the previous watermark. A stalled one delays the next watermark for as long as the stream's
 configuration allows (by default not at all), unless it was removed; then it is dropped. The last watermark has the
 lowest time that a participating writer has noted; others precede it for steps at earlier times. The cut of a watermark
@@ -38,7 +38,7 @@ from nadi.model.frontier import Frontier
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark, decode_watermark, encode_watermark
 from nadi.naming import REVISION_MARK, segment_epoch
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 from nadi.wire import commands as wire
 from nadi.wire.time_index import ARRIVAL, is_earliest
 
@@ -55,7 +55,7 @@ class WatermarkDecision:
     waited_for: tuple[str, ...]
 
 
-def judge(
+def decide(
     marks: Mapping[str, WriterMark],
     previous: Watermark | None,
     history: EpochHistory,
@@ -115,7 +115,7 @@ def _floor(marks: Sequence[WriterMark], time: int, history: EpochHistory) -> Cut
         ranges = {segment: (known[segment].low, known[segment].high) for position in passed for segment in position}
         cuts = [StreamCut("", "", position) for position in passed]
         return reduce(lambda first, second: earliest(first, second, ranges), cuts).positions
-    except (errors.InvalidStreamCutError, errors.EpochGoneError):
+    except (errors.InvalidStreamCutError, errors.EpochExpiredError):
         return {}
 
 
@@ -243,9 +243,9 @@ async def note(
     enough steps for watermarks to be made at once."""
     check_writer(writer)
     new = [(time, dict(position))] if steps is None else [step for step in steps if step[1]]
-    if len(new) > limits.NOTED_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
+    if len(new) > limits.TIME_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
         raise errors.InvalidArgumentError(
-            f"the steps of writer {writer} are out of order or too many: note up to {limits.NOTED_STEPS_MAX} in order"
+            f"the steps of writer {writer} are out of order or too many: note up to {limits.TIME_STEPS_MAX} in order"
         )
     await flow.metadata.stream(name)
     history = await flow.metadata.history(name)
@@ -265,7 +265,7 @@ async def note(
                         f"writer {writer} has already noted offset {offset:,} of segment {segment}: it can't go back"
                     )
             retained = [*previous.steps, *new]
-        if len(retained) > 2 * limits.NOTED_STEPS_MAX:  # another writer delays watermarks
+        if len(retained) > 2 * limits.TIME_STEPS_MAX:  # another writer delays watermarks
             retained = [*retained[:-1:2], retained[-1]]
         return WriterMark(time, dict(position), steps=tuple(retained))
 
@@ -276,9 +276,9 @@ async def note(
         await flow.metadata.timed.put(name.key, ListedMark(), ANY_VERSION)
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
-        await table.drop(must_be_empty=True)
+        await table.delete(must_be_empty=True)
         raise errors.StreamNotFoundError(*name)
-    return len(retained) > limits.NOTED_STEPS_MAX
+    return len(retained) > limits.TIME_STEPS_MAX
 
 
 async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
@@ -418,7 +418,7 @@ class WatermarkRounds:
         self._table = flow.metadata.timed
         self._token = b""  # where the next round continues
         self._waiting: dict[str, dict[str, tuple[int, int]]] = {}  # stream: writer: its mark's version, since when
-        self._complaints = Complaints(log, "no watermarks are made for %s")
+        self._problems = ProblemLog(log, "no watermarks are made for %s")
 
     async def round(self) -> None:
         remaining = limits.WATERMARK_STREAMS_A_ROUND
@@ -433,12 +433,12 @@ class WatermarkRounds:
                 name = StreamName.of(key)
                 try:
                     await self.check_stream(name, unreachable)
-                    self._complaints.settled(key)
+                    self._problems.settled(key)
                 except errors.UnavailableError:
                     raise  # the store with the records is unreachable, for all streams
                 except Exception as error:
                     if await self._flow.metadata.find_stream(name) is not None:  # else it was deleted meanwhile
-                        self._complaints.tell(key, error)
+                        self._problems.report(key, error)
         if unreachable:
             raise next(iter(unreachable.values()))
 
@@ -459,11 +459,11 @@ class WatermarkRounds:
         if location in unreachable:
             return
         try:
-            await self._judge(name, record.value, history, marks, mark_segment)
+            await self._decide(name, record.value, history, marks, mark_segment)
         except errors.UnavailableError as error:
             unreachable[location] = error
 
-    async def _judge(
+    async def _decide(
         self, name: StreamName, stream: StreamRecord, history: EpochHistory, marks: Marks, mark_segment: int
     ) -> None:
         table = self._flow.metadata.marks(name)
@@ -471,7 +471,7 @@ class WatermarkRounds:
         extent = await mark_stream.extent()
         now_ms, waiting = self._flow.clock.monotonic_ms(), self._waiting.get(name.key, {})
         since_ms = {w: since for w, (version, since) in waiting.items() if w in marks and marks[w].version == version}
-        decision = judge(
+        decision = decide(
             {writer: mark.value for writer, mark in marks.items()},
             extent.newest.watermark if extent.newest is not None else None,
             history,

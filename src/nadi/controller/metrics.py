@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from nadi import limits
 from nadi.controller import reports
 from nadi.controller.engine.workflows import Shared, Workflows
-from nadi.controller.reports import GroupReport, HotKeys, Standing
+from nadi.controller.reports import GroupPosition, GroupReport, HotKeys
 from nadi.controller.retention import cut_sizes
-from nadi.controller.retention.rounds import Released, RetentionRounds
+from nadi.controller.retention.rounds import RetentionRounds, TruncationCounts
 from nadi.controller.scaling.rounds import ScalingCounts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroupRecord
@@ -37,7 +37,7 @@ from nadi.naming import INTERNAL_SCOPE
 from nadi.observe import metrics
 from nadi.observe.metrics import MetricDefinition, Sample, by_name, family
 from nadi.runtime import Runtime
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -51,15 +51,15 @@ _OF_STREAMS = {
         ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
         ("bytes_per_s", "nadi_stream_bytes_per_second", "Bytes written to a stream, headers included, mean of 10 s."),
         ("hot_keys", "nadi_stream_hot_keys", "Segments of a stream that a single routing key overloads."),
-        ("kept_bytes", "nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail."),
+        ("retained_bytes", "nadi_stream_retained_bytes", "Bytes of a stream from its head to its tail."),
     )
 }
 _OF_GROUPS = {
     attribute: MetricDefinition(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
     for attribute, name, text in (  # the attribute of GroupLagReport
-        ("bytes_behind", "lag_bytes", "Bytes that a reader group has yet to read, event headers included."),
-        ("events_behind", "lag_events", "Events yet to be read, estimated from the mean size in the last 20 minutes."),
-        ("seconds_behind", "lag_seconds", "Age of the oldest unread event, accurate to about ten seconds."),
+        ("lag_bytes", "lag_bytes", "Bytes that a reader group has yet to read, event headers included."),
+        ("lag_events", "lag_events", "Events yet to be read, estimated from the mean size in the last 20 minutes."),
+        ("lag_seconds", "lag_seconds", "Age of the oldest unread event, accurate to about ten seconds."),
         ("segments", "segments", "Segments of a stream that a reader group is reading."),
         ("unassigned", "unassigned_segments", "Segments of a stream that no reader of the group has acquired."),
     )
@@ -76,7 +76,7 @@ MEANINGS = by_name(
             ("scope", "reader_group"),
         ),
         MetricDefinition("nadi_scalings", "Segment splits and merges that were carried out.", ("kind",), "counter"),
-        MetricDefinition("nadi_hot_keys_found", "Hot keys detected.", (), "counter"),
+        MetricDefinition("nadi_hot_keys_detected", "Hot keys detected.", (), "counter"),
         MetricDefinition(
             "nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"
         ),
@@ -88,7 +88,7 @@ MEANINGS = by_name(
         MetricDefinition("nadi_metrics_gathering_seconds", "Time taken to gather the metrics of streams and groups."),
     )
 )
-_complaints = Complaints(log, "%s are incomplete")
+_problems = ProblemLog(log, "%s are incomplete")
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
         (limits.METRICS_NAMES_S, lambda: _streams(figures, rates, hot_keys)),
         (limits.METRICS_NAMES_S, lambda: _groups(flow, figures, groups)),
         (limits.METRICS_LAGS_S, lambda: _lags(flow, figures, groups, loads)),
-        (limits.METRICS_KEPT_S, lambda: _kept(flow, figures)),
+        (limits.METRICS_CACHE_S, lambda: _kept(flow, figures)),
     )
     for limit_s, work in parts:
         try:
@@ -133,7 +133,7 @@ async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
         )
         for stream in await rates.all()
     }
-    if len(rates_by_name) < limits.METRICS_STREAMS_LOOKED_AT:
+    if len(rates_by_name) < limits.METRICS_STREAMS_MEASURED:
         figures.streams_count = len(rates_by_name)
     else:
         figures.is_complete = False
@@ -157,7 +157,7 @@ async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, Rea
         if scope == INTERNAL_SCOPE:
             continue
         async for name, record in flow.metadata.groups(scope).scan(page=limits.METRICS_PAGE):
-            if len(groups) == limits.METRICS_GROUPS_LOOKED_AT:
+            if len(groups) == limits.METRICS_GROUPS_MEASURED:
                 figures.is_complete = False
                 return
             groups[GroupName(scope, name)] = record.value
@@ -175,12 +175,12 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
     async def measure_all(name: StreamName) -> None:
         stream, mean = await cut_sizes.measure(flow, name), event_size(loads.get(name, {}).values())
         if name in figures.streams:
-            figures.streams[name].kept_bytes = stream.kept_bytes
+            figures.streams[name].retained_bytes = stream.retained_bytes
         for group, standing in by_stream[name]:
             figures.lags.append(await reports.measured(flow, group, standing, mean, stream))
 
     await together(_one(figures, permits, name.key, partial(locate, name, group)) for name, group in groups.items())
-    by_stream: dict[StreamName, list[tuple[GroupReport, Standing]]] = {}
+    by_stream: dict[StreamName, list[tuple[GroupReport, GroupPosition]]] = {}
     for group in group_reports:
         for standing in group.standings:
             by_stream.setdefault(standing.stream, []).append((group, standing))
@@ -191,9 +191,11 @@ async def _kept(flow: Workflows, figures: Figures) -> None:
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
     async def measure(name: StreamName, stream_rate: StreamRate) -> None:
-        stream_rate.kept_bytes = (await cut_sizes.measure(flow, name)).kept_bytes
+        stream_rate.retained_bytes = (await cut_sizes.measure(flow, name)).retained_bytes
 
-    unknown = [(name, stream_rate) for name, stream_rate in figures.streams.items() if stream_rate.kept_bytes is None]
+    unknown = [
+        (name, stream_rate) for name, stream_rate in figures.streams.items() if stream_rate.retained_bytes is None
+    ]
     await together(
         _one(figures, permits, name.key, partial(measure, name, stream_rate)) for name, stream_rate in unknown
     )
@@ -208,11 +210,11 @@ async def _one(figures: Figures, permits: asyncio.Semaphore, subject: str, work:
             pass  # deleted meanwhile
         except NadiError as error:
             figures.is_complete = False
-            _complaints.tell(f"metrics of {subject}", error)
+            _problems.report(f"metrics of {subject}", error)
 
 
 def families(
-    figures: Figures, counts: ScalingCounts, released: Released, unfinished: dict[str, int], now_s: float
+    figures: Figures, counts: ScalingCounts, released: TruncationCounts, unfinished: dict[str, int], now_s: float
 ) -> Iterator[Metric]:
     """Yield all metrics with their samples. counts, released: totals since the controller started. now_s: monotonic."""
     streams: list[tuple[tuple[str, ...], StreamRate]] = [
@@ -220,7 +222,7 @@ def families(
     ]
     if figures.others is not None:
         streams.append((tuple(figures.others.name), figures.others))
-    ordered = sorted(figures.lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
+    ordered = sorted(figures.lags, key=lambda lag: (-(lag.lag_bytes or 0), lag.scope, lag.group, lag.stream))
     named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
     groups: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=itemgetter(0))
     if remaining := ordered[limits.METRICS_GROUPS :]:
@@ -235,7 +237,7 @@ def families(
     plain = {
         "nadi_streams": figures.streams_count,
         "nadi_reader_groups": figures.groups_count,
-        "nadi_hot_keys_found": counts.hot_keys,
+        "nadi_hot_keys_detected": counts.hot_keys,
         "nadi_retention_truncations": released.truncations,
         "nadi_retention_released_bytes": released.size_bytes,
         "nadi_retention_age_seconds": None if released.at_s is None else now_s - released.at_s,
@@ -253,8 +255,8 @@ def _sum(lags: list[GroupLagReport]) -> GroupLagReport:
         known = [value for value in map(attrgetter(attribute), lags) if value is not None]
         return sum(known) if known else None
 
-    seconds = max((lag.seconds_behind for lag in lags if lag.seconds_behind is not None), default=None)
-    sums = total("bytes_behind"), total("events_behind"), seconds, None, total("segments"), total("unassigned")
+    seconds = max((lag.lag_seconds for lag in lags if lag.lag_seconds is not None), default=None)
+    sums = total("lag_bytes"), total("lag_events"), seconds, None, total("segments"), total("unassigned")
     return GroupLagReport("", OTHERS, OTHERS, *sums, "", None, None, "")
 
 

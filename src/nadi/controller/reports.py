@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.retention import cut_sizes
 from nadi.controller.retention.cut_sizes import Past
-from nadi.controller.scaling.judge import HotKey
+from nadi.controller.scaling.decisions import HotKey
 from nadi.controller.scaling.rounds import is_done, logged_decisions
 from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import GroupName, StreamName
@@ -59,7 +59,7 @@ class LagReport:
     why: str = ""
 
 
-async def bytes_behind(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -> LagReport:
+async def measure_lag(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -> LagReport:
     """Measure the bytes after the cut and before the end, if any. past: the stream's sizes, measured after the cut."""
     return await ask(flow.clock, past.history, lambda history: _measured(past.over(history), cut, end), cuts=2)
 
@@ -87,7 +87,7 @@ def _measured(past: Past, cut: Cut, end: Cut | None) -> LagReport:
     return LagReport(size, unread)
 
 
-async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int, int]) -> float | None:
+async def measure_lag_seconds(flow: Workflows, name: StreamName, unread: Mapping[int, int]) -> float | None:
     """Return the minimum age of the oldest unread event; 0 if there is none. None if there are too many segments to
     query, or if they were truncated meanwhile."""
     if not unread:
@@ -129,7 +129,7 @@ _decoder = msgspec.msgpack.Decoder(GroupRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupPosition:
     """A group's position in one stream. cut: None if unknown; `why` then has the reason. end: where it stops reading,
     None if nowhere. source: "readers", or "subscriber" for a cut published at published_ms."""
 
@@ -150,7 +150,7 @@ class GroupReport:
     name: GroupName
     readers: int | None
     recorded_every_s: float | None
-    standings: tuple[Standing, ...]
+    standings: tuple[GroupPosition, ...]
 
 
 async def standing(flow: Workflows, name: GroupName, group: ReaderGroupRecord) -> GroupReport:
@@ -171,7 +171,7 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroupRecord) -
         own = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
         source, why = (BY_READERS, "") if key in cuts else ("", "it has no position in this stream")
         counts = len(own), sum(segment.owner == UNASSIGNED for segment in own)
-        standings.append(Standing(StreamName.of(key), cuts.get(key), ends.get(key), source, why, *counts))
+        standings.append(GroupPosition(StreamName.of(key), cuts.get(key), ends.get(key), source, why, *counts))
     return GroupReport(name, len(state.readers), state.recorded_every_s, tuple(standings))
 
 
@@ -198,11 +198,13 @@ async def _published(flow: Workflows, name: GroupName, group: ReaderGroupRecord,
         stream = StreamName.of(key)
         subscription = await flow.metadata.subscribers(stream).get(name.key, fresh=True)
         if subscription is None or not subscription.value.cut or subscription.value.group_id != group.group_id:
-            standings.append(Standing(stream, why=why))
+            standings.append(GroupPosition(stream, why=why))
             continue
         end = group.config.ends.get(key) or None
         standings.append(
-            Standing(stream, subscription.value.cut, end, BY_SUBSCRIBER, published_ms=subscription.value.published_ms)
+            GroupPosition(
+                stream, subscription.value.cut, end, BY_SUBSCRIBER, published_ms=subscription.value.published_ms
+            )
         )
     return GroupReport(name, None, None, tuple(standings))
 
@@ -242,7 +244,7 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
             )
         if name.key in record.value.config.starts:
             names.add(GroupName(name.scope, key))
-    positions: list[tuple[GroupReport, Standing]] = []
+    positions: list[tuple[GroupReport, GroupPosition]] = []
     for group_name in sorted(names):
         stored = await flow.metadata.find_group(group_name)
         if stored is not None:  # else it was deleted meanwhile
@@ -253,12 +255,12 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
     mean = event_size((await loads_of(flow, name)).values())
     stream = await cut_sizes.measure(flow, name)
     lags = [await measured(flow, group, position, mean, stream) for group, position in positions]
-    lags.sort(key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group))
+    lags.sort(key=lambda lag: (-(lag.lag_bytes or 0), lag.scope, lag.group))
     return lags, ""
 
 
 async def measured(
-    flow: Workflows, group: GroupReport, standing: Standing, mean: float | None, stream: Past | None = None
+    flow: Workflows, group: GroupReport, standing: GroupPosition, mean: float | None, stream: Past | None = None
 ) -> GroupLagReport:
     """Report the group's lag in one stream. mean: event size; stream: its sizes, measured after the group's state."""
 
@@ -273,14 +275,14 @@ async def measured(
     if standing.cut is None:
         return report(standing.why)
     try:
-        lag = await bytes_behind(
+        lag = await measure_lag(
             flow, stream or await cut_sizes.measure(flow, standing.stream), standing.cut, standing.end
         )
     except StreamNotFoundError:
         return report("the stream was deleted")
     if lag.size is None:
         return report(lag.why)
-    seconds = await seconds_behind(flow, standing.stream, lag.unread)
+    seconds = await measure_lag_seconds(flow, standing.stream, lag.unread)
     return report("", lag.size, seconds)
 
 

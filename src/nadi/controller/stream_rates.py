@@ -19,7 +19,7 @@ from nadi.controller.engine.workflows import Shared, Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamState
 from nadi.errors import InvalidArgumentError
-from nadi.limits import METRICS_PAGE, METRICS_STREAMS_LOOKED_AT, PAGE_RATES_S, SCALER_LOOK_S
+from nadi.limits import METRICS_PAGE, METRICS_STREAMS_MEASURED, PAGE_RATES_S, SCALER_POLL_S
 from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.naming import parse_segment_name
 
@@ -76,7 +76,7 @@ async def loads_of(flow: Workflows, name: StreamName) -> Mapping[int, SegmentLoa
 @dataclass(slots=True)
 class StreamRate:
     """A stream's size and rates. segments: current number; if the stream is sealed, its final number. hot_keys,
-    kept_bytes: filled in by `metrics`; None if unknown."""
+    retained_bytes: filled in by `metrics`; None if unknown."""
 
     name: StreamName
     segments: int
@@ -84,7 +84,7 @@ class StreamRate:
     events_per_s: float
     bytes_per_s: float
     hot_keys: int = 0
-    kept_bytes: int | None = None
+    retained_bytes: int | None = None
 
 
 class Rates:
@@ -92,14 +92,14 @@ class Rates:
 
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
-        self._loads = Shared(flow.clock, self._all_loads, age_s=SCALER_LOOK_S, rest=4.0)
+        self._loads = Shared(flow.clock, self._all_loads, age_s=SCALER_POLL_S, rest=4.0)
         self._streams = Shared(flow.clock, self._all_streams, age_s=PAGE_RATES_S)
 
     async def loads(self) -> Loads:
         return await self._loads.get(None)
 
     async def all(self) -> list[StreamRate]:
-        """Return the first METRICS_STREAMS_LOOKED_AT of users' streams, by name, at most a second old."""
+        """Return the first METRICS_STREAMS_MEASURED of users' streams, by name, at most a second old."""
         return await self._streams.get(None)
 
     async def _all_loads(self, _: None) -> Loads:
@@ -112,6 +112,6 @@ class Rates:
             segment_loads = [] if is_sealed else loads.get(name, {}).values()
             rates = rate(segment_loads, events=True), rate(segment_loads, events=False)
             stream_rates.append(StreamRate(name, len(stream.segments), is_sealed, *rates))
-            if len(stream_rates) == METRICS_STREAMS_LOOKED_AT:
+            if len(stream_rates) == METRICS_STREAMS_MEASURED:
                 break
         return sorted(stream_rates, key=lambda stream_rate: stream_rate.name)

@@ -32,7 +32,7 @@ from nadi.functions.plan import Ends, WorkerPlan
 from nadi.functions.progress import Counters, FunctionProgressRecord
 from nadi.functions.worker import FunctionWorker, member_of
 from nadi.functions.writing import Step, TransactionWriters, settle_all
-from nadi.limits import FUNCTION_DRAIN_S, FUNCTION_IDLE_LOOK_S, FUNCTION_LOOK_S, FUNCTION_PROBES
+from nadi.limits import FUNCTION_DRAIN_S, FUNCTION_IDLE_POLL_S, FUNCTION_POLL_S, FUNCTION_PROBES
 from nadi.naming import parse_segment_name
 from nadi.process.runner import each_beat, run_program
 from nadi.process.segment_follower import Follower, SegmentProgress
@@ -227,7 +227,7 @@ class Supervisor:
         state = await self._live_state(group)
         if state.is_completed:  # the workers end by themselves
             if self._workers:
-                await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
+                await asyncio.wait(self._workers, timeout=FUNCTION_POLL_S)
                 return False
             if error := await find_recreated_stream(stores_of(self._manager), state):
                 raise error
@@ -247,7 +247,7 @@ class Supervisor:
             self._start(group)
         if self._workers or any(segment.written > segment.handled for segment in ends.values()):
             waiting: set[asyncio.Task[object]] = {stopping, *self._workers}
-            await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=FUNCTION_POLL_S, return_when=asyncio.FIRST_COMPLETED)
             return False
         follower = Follower(stores_of(self._manager), self._function.scope, self._function.stream)
         follower.follow(
@@ -255,7 +255,7 @@ class Supervisor:
         )
         wakeup = asyncio.create_task(follower.wakeup.wait())
         try:
-            await asyncio.wait([stopping, wakeup], timeout=FUNCTION_IDLE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopping, wakeup], timeout=FUNCTION_IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             wakeup.cancel()
             follower.close()

@@ -30,7 +30,7 @@ from msgspec import structs
 
 from nadi.backoff import Backoff
 from nadi.client.aio import EventRead, ReaderGroup, StreamManager
-from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
+from nadi.client.readergroup.outputs import OutputReader, UncommittedOutput, open_output_reader
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
 from nadi.functions.definition import Function
 from nadi.functions.handlers.event import (
@@ -251,7 +251,7 @@ class Delivery:
             kind=failure.kind,
             error=failure.error,
             attempts=attempts,
-            given_up_ms=int(time.time() * 1000),
+            failed_ms=int(time.time() * 1000),
         )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
         self.counters.count(dead_letters=1)
@@ -336,7 +336,7 @@ class FunctionWorker:
             outputs = Acknowledged(self.manager, self.function, reader)
         try:
             while (item := await self._next(reader)) is not None:
-                if isinstance(item, Unsettled):
+                if isinstance(item, UncommittedOutput):
                     await settle(item, reader, self.writers, self.function.name, self.log)
                 elif item.is_read_completed:
                     return
@@ -356,7 +356,7 @@ class FunctionWorker:
             with suppress(NadiError):  # the others notice by its silence
                 await reader.close(is_done=False)
 
-    async def _next(self, reader: OutputReader) -> EventRead | Unsettled | None:
+    async def _next(self, reader: OutputReader) -> EventRead | UncommittedOutput | None:
         """Return the next batch or other item of the group; None if the worker stops."""
         if self._stopping.is_set():
             return None

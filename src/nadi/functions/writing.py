@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Literal
 
 from nadi.client.aio import EventWriter, ReaderGroup, StreamManager, Transaction, TransactionalEventWriter
-from nadi.client.readergroup.outputs import OutputReader, Unsettled, forget_output, recorded_outputs
+from nadi.client.readergroup.outputs import OutputReader, UncommittedOutput, forget_output, recorded_outputs
 from nadi.client.writing.transactions import release_transaction
 from nadi.errors import (
     ConditionFailedError,
@@ -159,7 +159,7 @@ class ExactlyOnce:
     async def close(self) -> None:
         pass
 
-    async def _record(self, start: int, end: int, transactions: dict[str, str]) -> Unsettled:
+    async def _record(self, start: int, end: int, transactions: dict[str, str]) -> UncommittedOutput:
         for tries_left in reversed(range(_TRIES_TO_RECORD)):
             try:
                 return await self._reader.record(start, end, transactions)
@@ -170,7 +170,11 @@ class ExactlyOnce:
 
 
 async def settle(
-    unsettled: Unsettled, reader: OutputReader, writers: TransactionWriters, function: str, logger: logging.Logger
+    unsettled: UncommittedOutput,
+    reader: OutputReader,
+    writers: TransactionWriters,
+    function: str,
+    logger: logging.Logger,
 ) -> None:
     """Commit the recorded output of a segment's earlier reader; RedoError if it is too late."""
     if not await _commit(unsettled, writers, function, logger):
@@ -201,7 +205,9 @@ async def settle_all(
     return unknown
 
 
-async def _commit(unsettled: Unsettled, writers: TransactionWriters, function: str, logger: logging.Logger) -> bool:
+async def _commit(
+    unsettled: UncommittedOutput, writers: TransactionWriters, function: str, logger: logging.Logger
+) -> bool:
     """Commit a recorded output; return False if it is too late. UnknownOutcomeError."""
     try:
         for stream, txn_id in unsettled.output.transactions:
@@ -214,7 +220,7 @@ async def _commit(unsettled: Unsettled, writers: TransactionWriters, function: s
     return True
 
 
-def _log_undone(unsettled: Unsettled, error: NadiError, logger: logging.Logger) -> None:
+def _log_undone(unsettled: UncommittedOutput, error: NadiError, logger: logging.Logger) -> None:
     logger.error(
         "can't commit the recorded output of %s from %d to %d (%s): its events are handled again",
         *(unsettled.segment, unsettled.output.start, unsettled.output.end, error),
@@ -224,7 +230,7 @@ def _log_undone(unsettled: Unsettled, error: NadiError, logger: logging.Logger) 
 class UnknownOutcomeError(FunctionError):
     """The outcome of a commit is unknown."""
 
-    def __init__(self, function: str, unsettled: Unsettled, error: NadiError) -> None:
+    def __init__(self, function: str, unsettled: UncommittedOutput, error: NadiError) -> None:
         output = unsettled.output
         super().__init__(
             f"function {function} can't determine whether the output of {unsettled.segment} from {output.start:,} to "

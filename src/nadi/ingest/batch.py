@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nadi.controller.rest.intake import Rejected, Sent
+from nadi.controller.rest.intake import DataRequest, RejectedRecords
 from nadi.controller.rest.own import ARROW, NDJSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES
@@ -41,7 +41,7 @@ def batched(body: bytes) -> list[tuple[bytes, str | None]]:
     return [_event(bytes(event), f"event {number:,}") for number, event in enumerate(events, 1)]
 
 
-def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
+def from_binary(sent: DataRequest) -> list[tuple[bytes, str | None]]:
     """Combine attributes in headers and data in the body into one event."""
     event: dict[str, Any] = {
         _attribute(name): header_text(name, value) for name, value in sent.headers.items() if name.startswith(PREFIX)
@@ -91,13 +91,13 @@ class IngestBatch:
 
     events: list[bytes] | pa.ChunkedArray
     keys: str | list[str | None] | None
-    rejected: Rejected | None = None
+    rejected: RejectedRecords | None = None
 
     def __len__(self) -> int:
         return len(self.events)
 
 
-def batch_of(sent: Sent) -> IngestBatch:
+def batch_of(sent: DataRequest) -> IngestBatch:
     """Parse a request; InvalidArgumentError names the position of the mistake."""
     if unknown := sorted(sent.query.keys() - _PARAMETERS):
         raise InvalidArgumentError(f"unknown parameter {unknown[0][:40]!r}: use key or key-field")
@@ -108,7 +108,7 @@ def batch_of(sent: Sent) -> IngestBatch:
     return batch
 
 
-def _key_of_header(sent: Sent) -> str | None:
+def _key_of_header(sent: DataRequest) -> str | None:
     key = sent.headers.get(KEY_HEADER)
     try:
         return None if key is None else key.encode("latin-1").decode()
@@ -116,7 +116,7 @@ def _key_of_header(sent: Sent) -> str | None:
         raise InvalidArgumentError("the header Nadi-Routing-Key is not UTF-8: encode it so, or send ?key=") from None
 
 
-def _batch(sent: Sent, key: str | None, field: str | None) -> IngestBatch:
+def _batch(sent: DataRequest, key: str | None, field: str | None) -> IngestBatch:
     if field is not None and sent.media not in _JSON_LINES:
         raise InvalidArgumentError(f"key-field requires lines of JSON, sent as Content-Type: {NDJSON}")
     if field is not None and key is not None:

@@ -27,7 +27,7 @@ from nadi.client.aio import EventWriter, StreamManager
 from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape, epoch_at
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.stores import SegmentStores
-from nadi.controller.rest.intake import Rejected, Sent
+from nadi.controller.rest.intake import DataRequest, RejectedRecords
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, UnavailableError
 from nadi.ingest.batch import KEY_HEADER, IngestBatch, batch_of
@@ -46,7 +46,7 @@ from nadi.loopback_clients import OwnClients
 from nadi.model.keyspace import key_position
 
 
-def numbered(batch: IngestBatch, sent: Sent, name: str) -> list[NumberedEvent]:
+def numbered(batch: IngestBatch, sent: DataRequest, name: str) -> list[NumberedEvent]:
     """Number a request's events with its fingerprint; events without a key are routed by `name`."""
     number, spare = _fingerprint(sent), key_position(name)
     events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
@@ -68,7 +68,7 @@ def numbered(batch: IngestBatch, sent: Sent, name: str) -> list[NumberedEvent]:
     return numbered_events
 
 
-def _fingerprint(sent: Sent) -> int:
+def _fingerprint(sent: DataRequest) -> int:
     identifying = [sent.media, sent.query.get("key"), sent.query.get("key-field"), sent.headers.get(KEY_HEADER)]
     identifying += sorted(f"{name}: {value}" for name, value in sent.headers.items() if name.startswith("ce-"))
     digest = hashlib.sha256(repr(identifying).encode())
@@ -176,18 +176,19 @@ def _end(opened: asyncio.Task[EventWriter]) -> None:
 
 
 class HttpIntake:
-    """The `Intake` of a server. clients: loopback clients by credentials. asks: whether callers must authenticate."""
+    """The `Intake` of a server. clients: loopback clients by credentials. authenticates: whether callers must
+    authenticate."""
 
-    def __init__(self, clients: OwnClients, *, asks: bool) -> None:
-        self._clients, self._asks = clients, asks
+    def __init__(self, clients: OwnClients, *, authenticates: bool) -> None:
+        self._clients, self._authenticates = clients, authenticates
         self._callers: dict[StreamManager, _IntakeCaller] = {}
         clients.ended.append(lambda manager: self._callers.pop(manager, None))
         self._threads = ThreadPoolExecutor(INGEST_PARSED_AT_ONCE, "nadi ingest")
 
-    async def events(self, stream: StreamName, sent: Sent) -> int:
+    async def events(self, stream: StreamName, sent: DataRequest) -> int:
         return len(await self._write(stream, sent, batch_of))
 
-    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
+    async def logs(self, stream: StreamName, sent: DataRequest) -> RejectedRecords | None:
         from nadi.ingest.otlp import records_of  # few servers receive any
 
         return (await self._write(stream, sent, records_of)).rejected
@@ -196,7 +197,9 @@ class HttpIntake:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._clients.close()
 
-    async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], IngestBatch]) -> IngestBatch:
+    async def _write(
+        self, stream: StreamName, sent: DataRequest, parse: Callable[[DataRequest], IngestBatch]
+    ) -> IngestBatch:
         name = _name(sent)
 
         def work() -> tuple[IngestBatch, list[NumberedEvent]]:
@@ -208,7 +211,7 @@ class HttpIntake:
         else:
             batch, events = await asyncio.get_running_loop().run_in_executor(self._threads, work)
         if len(batch):
-            authorization = sent.authorization if self._asks else None
+            authorization = sent.authorization if self._authenticates else None
             async with self._clients.of(authorization or "") as manager:
                 if (caller := self._callers.get(manager)) is None:
                     caller = self._callers[manager] = _IntakeCaller(manager)
@@ -235,7 +238,7 @@ async def _stored(caller: _IntakeCaller, stream: StreamName, batch: IngestBatch)
         raise
 
 
-def _name(sent: Sent) -> str | None:
+def _name(sent: DataRequest) -> str | None:
     name = sent.headers.get(_KEY)
     if name is not None and not (0 < len(name) <= IDEMPOTENCY_KEY_MAX_CHARS and name.isprintable()):
         raise InvalidArgumentError(

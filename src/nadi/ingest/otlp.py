@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from starlette.exceptions import HTTPException
 
 from nadi.controller.rest.endpoint import JSON
-from nadi.controller.rest.intake import Rejected, Sent
+from nadi.controller.rest.intake import DataRequest, RejectedRecords
 from nadi.controller.rest.own import PROTOBUF
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.batch import IngestBatch
@@ -40,7 +40,7 @@ _SEVERITIES = {
 } | {f"{_SEVERITY}UNSPECIFIED": 0}
 
 
-def records_of(sent: Sent) -> IngestBatch:
+def records_of(sent: DataRequest) -> IngestBatch:
     """Convert a request's records; InvalidArgumentError if the request, or each of its records, is invalid."""
     if sent.media == PROTOBUF:
         request = _parsed(sent.body)
@@ -73,7 +73,7 @@ def records_of(sent: Sent) -> IngestBatch:
             )
     if problem and not events:
         raise InvalidArgumentError(problem)
-    return IngestBatch(events, keys, Rejected(number - len(events), problem) if problem else None)
+    return IngestBatch(events, keys, RejectedRecords(number - len(events), problem) if problem else None)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

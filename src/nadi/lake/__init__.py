@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options, lakes_of
-    from nadi.lake.rebuilding import Rebuilt, rebuild
+    from nadi.lake.rebuilding import RebuildResult, rebuild
     from nadi.lake.runner import define, delete, run, status, stop
     from nadi.lake.table.error_mapping import LakeStoppedError
     from nadi.lake.union_scan import union
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "definition": "LakeDefinition Options lakes_of",
-    "rebuilding": "Rebuilt rebuild",
+    "rebuilding": "RebuildResult rebuild",
     "runner": "define delete run status stop",
     "table.error_mapping": "LakeStoppedError",
     "union_scan": "union",
@@ -34,7 +34,7 @@ __all__ = [
     "LakeStoppedError",
     "LakeWriter",
     "Options",
-    "Rebuilt",
+    "RebuildResult",
     "define",
     "delete",
     "lakes_of",

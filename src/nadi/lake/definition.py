@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     event_time_unit: str
     keep_events: bool
     dead_letters: str | None
-    holds_back: bool
+    protect_unconsumed: bool
     skip_truncated: bool
     start: Literal["head", "tail"]
     every_s: float
@@ -65,12 +65,11 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     `value_schema` (Spark's DDL); without a format the column is the event's bytes. keep_events: store the bytes too, as
     `_event`. event_time_unit: of the times that writers note, for `_event_time`: s, ms, us, ns, or none for numbers.
     dead_letters: the stream, `stream` of the same scope or `scope/stream`, for invalid events; None stops the lake at
-    the first. holds_back: the stream's retention keeps events that aren't in the table yet. skip_truncated: continue
-    after truncated events; otherwise the lake stops.
-    start: where a new lake starts. every_s: seconds between commits while there are events; commit_bytes: approximate
-    limit of one commit.
-    compact_files: number of small files in a partition at which they are merged; 0 never merges. keep_snapshots_s: age
-    at which snapshots are expired, with the files that only they reference.
+    the first. protect_unconsumed: the stream's retention keeps events that aren't in the table yet. skip_truncated:
+    continue after truncated events; otherwise the lake stops. start: where a new lake starts. every_s: seconds between
+    commits while there are events; commit_bytes: approximate limit of one commit. compact_files: number of small files
+    in a partition at which they are merged; 0 never merges. keep_snapshots_s: age at which snapshots are expired, with
+    the files that only they reference.
     """
 
     scope: str
@@ -84,7 +83,7 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     event_time_unit: str = "ms"
     keep_events: bool = False
     dead_letters: str | None = None
-    holds_back: bool = True
+    protect_unconsumed: bool = True
     skip_truncated: bool = False
     start: Literal["head", "tail"] = "head"
     every_s: float = 30.0
@@ -231,7 +230,7 @@ class StoredLake:
                 self.name,
                 lake.full_name,
                 starts=[start],
-                retention=kind.MANUAL_RELEASE_AT_USER_STREAMCUT if lake.holds_back else kind.NONE,
+                retention=kind.MANUAL_RELEASE_AT_USER_STREAMCUT if lake.protect_unconsumed else kind.NONE,
             )
             streams = (await shared_state_of(await self._groups.get_reader_group(self.name)).read()).streams
             if streams != (lake.full_name,):
@@ -242,10 +241,10 @@ class StoredLake:
             record = LakeRecord(lake, start=start.as_text())
         elif record.definition.start != lake.start and not record.table_id:
             record = replace(record, start=(await self._start_of(lake)).as_text())
-        elif record.definition.holds_back != lake.holds_back:
+        elif record.definition.protect_unconsumed != lake.protect_unconsumed:
             raise errors.ConflictError(
-                f"holds_back of lake {self.name} is {record.definition.holds_back} and can't be changed: delete the "
-                "lake with `nadi lake delete`, and run it again"
+                f"protect_unconsumed of lake {self.name} is {record.definition.protect_unconsumed} and can't be "
+                "changed: delete the lake with `nadi lake delete`, and run it again"
             )
         await self.check_stream()
         first = record

@@ -164,7 +164,7 @@ OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """A recreated stream. events: their number; keeps_positions: whether each event has its old position."""
 
     scope: str
@@ -182,7 +182,7 @@ def rebuild(
     *,
     key: str | None = None,
     on_progress: OnProgress = lambda events: None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Recreate a stream as `to` of the scope from a lake's table, up to its cut; repeat an interrupted call.
 
     key: the column by which events are routed if positions can't be kept. on_progress: called with the number of events
@@ -235,7 +235,7 @@ class _Rebuilding:
                 "--keep-events, of JSON, or without a format can be made a stream again"
             )
 
-    def run(self) -> Rebuilt:
+    def run(self) -> RebuildResult:
         snapshot = self._snapshot()
         extents = self._extents(snapshot)
         history = self._history(snapshot, extents)
@@ -266,7 +266,7 @@ class _Rebuilding:
             name = segment_name(self._scope, self._to, extent.segment)
             end = self._thread.run(segment_info(stores_of(self._core), name)).write_offset
             assert end == extent.end, f"segment {extent.segment} ends at {end:,}, not at {extent.end:,}"
-        return Rebuilt(self._scope, self._to, self._written, history is not None)
+        return RebuildResult(self._scope, self._to, self._written, history is not None)
 
     def _history(self, snapshot: int, extents: dict[int, SegmentCoverage]) -> ScalingHistory | None:
         source = self._table.snapshot_by_id(snapshot)
@@ -331,7 +331,7 @@ class _Rebuilding:
         if max(map(segment_epoch, active)) >= epoch:
             return
         self._manager.scale_stream(self._scope, self._to, replaced, ranges)
-        self._thread.call(shape.outdated)
+        self._thread.call(shape.invalidate)
         active = {segment.segment_id for segment in self._manager.current_segments(self._scope, self._to)}
         if not set(born) <= active:
             raise ConflictError(

@@ -147,7 +147,7 @@ class DecodedRows:
     """Valid rows, and the number of invalid events."""
 
     rows: pa.RecordBatch
-    letters: int
+    dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from nadi.lake.rows import LakeRows, newest_mark
 from nadi.lake.table.catalogs import table_of
 from nadi.lake.table.error_mapping import LakeStoppedError, without_secrets
 from nadi.lake.table.partitions import check_columns, partition_fields
-from nadi.lake.writer import Committed, LakeWriter, Step
+from nadi.lake.writer import CommitResult, LakeWriter, Step
 from nadi.limits import LAKE_COMPACT_EVERY_S, LAKE_ONCE_TRIES_S, LAKE_RETRY_LONGEST_S, PROCESS_SILENT_S
 from nadi.model.streamcut import StreamCut
 from nadi.process.members import WorkerInfo
@@ -38,7 +38,7 @@ from nadi.process.runner import each_beat
 from nadi.process.worker import cancel_all
 
 log = logging.getLogger("nadi.lake")
-OnProgress = Callable[[Committed], None]
+OnProgress = Callable[[CommitResult], None]
 
 
 @checking
@@ -108,25 +108,25 @@ def run(
     lake: LakeDefinition,
     *,
     once: bool = False,
-    stopping: threading.Event | None = None,
+    stop: threading.Event | None = None,
     on_progress: OnProgress = lambda done: None,
     step: Step = lambda name: None,
 ) -> None:
-    """Keep a table up to date with its stream until `stopping` is set, a signal or `stop`, or, with `once`, until it is
-    up to date. on_progress: called with each snapshot.
+    """Keep a table up to date with its stream until the event `stop`, a signal, `nadi.lake.stop`, or, with `once`,
+    until it is up to date. on_progress: called with each snapshot.
 
     LakeStoppedError if a change is needed to continue. With `once` also UnavailableError, if a service stays
     unavailable for some 15 s.
     """
-    stopping = threading.Event() if stopping is None else stopping
-    with _signals(stopping):
-        _Running(manager, lake, once, stopping, on_progress, step).run()
+    stop = threading.Event() if stop is None else stop
+    with _signals(stop):
+        _Running(manager, lake, once, stop, on_progress, step).run()
 
 
 @contextmanager
-def _signals(stopping: threading.Event) -> Iterator[None]:
+def _signals(stop: threading.Event) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
     try:
         yield
     finally:
@@ -139,7 +139,7 @@ class _Running:
     manager: StreamManager
     lake: LakeDefinition
     once: bool
-    stopping: threading.Event
+    stop: threading.Event
     on_progress: OnProgress
     step: Step
 
@@ -177,17 +177,17 @@ class _Running:
             record = await self._stored.record.get()
         except NotFoundError:
             log.warning("lake %s was deleted: this writer ends", self.lake.name)
-            self.stopping.set()
+            self.stop.set()
             return
         if not record.is_wanted:
-            self.stopping.set()
+            self.stop.set()
         if record.trouble and not self._trouble:
             await self._stored.record_trouble("")
 
     def _rounds(self, closing: ExitStack) -> None:
         writer = None
         failing_since: float | None = None
-        while not self.stopping.is_set():
+        while not self.stop.is_set():
             started = time.monotonic()
             try:
                 if writer is None:
@@ -201,27 +201,27 @@ class _Running:
                 pause_s = self._backoff.take()
                 log.warning("retrying in %.1f s: %s", pause_s, error)
                 self._state, self._trouble = "waiting", str(error)
-                self.stopping.wait(pause_s)
+                self.stop.wait(pause_s)
                 continue
             self._backoff.reset()
             failing_since = None
             if done is not None:
                 self._rows += done.rows
                 self.on_progress(done)
-            is_level = done is None or done.is_level
-            if is_level and (self.once or time.monotonic() >= self._compact_at):
+            is_up_to_date = done is None or done.is_up_to_date
+            if is_up_to_date and (self.once or time.monotonic() >= self._compact_at):
                 self._compact(writer)
             if done is None and self.once:
                 return
-            self._state, self._trouble = "level" if is_level else "writing", self._compact_error
-            if is_level and not self.once:
-                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - started), 0.0))
+            self._state, self._trouble = "level" if is_up_to_date else "writing", self._compact_error
+            if is_up_to_date and not self.once:
+                self.stop.wait(max(self.lake.every_s - (time.monotonic() - started), 0.0))
 
     def _compact(self, writer: LakeWriter) -> None:
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
         try:
             self._state = "writing"
-            while writer.compact() and not self.stopping.is_set():
+            while writer.compact() and not self.stop.is_set():
                 pass
             self._compact_error = ""
         except (UnavailableError, LakeStoppedError) as error:  # events can still be written
@@ -234,17 +234,17 @@ class _Running:
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
     """The state of a lake. cut: up to which the table has the stream; None if it is empty or unknown: see `trouble`.
-    behind_bytes: of the stream, not yet in the table; None if unknown. writers: live ones."""
+    lag_bytes: of the stream, not yet in the table; None if unknown. writers: live ones."""
 
     lake: LakeDefinition
     is_wanted: bool
     writers: tuple[WorkerInfo, ...]
     cut: StreamCut | None
-    behind_bytes: int | None
+    lag_bytes: int | None
     snapshot_id: int | None
     rows: int | None
     files: int | None
-    letters: int | None
+    dead_letters: int | None
     trouble: str
 
 
@@ -266,12 +266,12 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
     record, writers = thread.run(stored.record.get()), tuple(thread.run(stored.writers()))
     trouble = next((writer.last_error for writer in writers if writer.last_error), record.trouble)
     lake = record.definition
-    cut = behind_bytes = snapshot_id = rows = files = letters = None
+    cut = lag_bytes = snapshot_id = rows = files = letters = None
     try:
         table = table_of(lake.catalog, lake.table)
         mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
         cut = None if mark is None else mark.end_cut
-        behind_bytes = thread.run(measured(cut or StreamCut.from_text(record.start)))
+        lag_bytes = thread.run(measured(cut or StreamCut.from_text(record.start)))
         snapshot = None if table is None else table.current_snapshot()
         if snapshot is not None and snapshot.summary is not None and mark is not None:
             totals = snapshot.summary.additional_properties
@@ -279,4 +279,4 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
             rows, files = int(totals["total-records"]), int(totals["total-data-files"])
     except NadiError as error:
         trouble = str(error)
-    return LakeStatus(lake, record.is_wanted, writers, cut, behind_bytes, snapshot_id, rows, files, letters, trouble)
+    return LakeStatus(lake, record.is_wanted, writers, cut, lag_bytes, snapshot_id, rows, files, letters, trouble)

@@ -29,7 +29,7 @@ from nadi.client.scan.scan import Scan, with_ranges
 from nadi.client.scan.split import Split
 from nadi.client.stream_cuts.segment_ends import SegmentEnds
 from nadi.client.stream_cuts.timestamps import event_moment, is_moment, moment_ms, moment_of
-from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
+from nadi.errors import EpochExpiredError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.lake.definition import StoredLake, lake_name, record_of
 from nadi.lake.rows import (
     APPENDED,
@@ -361,7 +361,7 @@ class _PlannedUnion:
         """Return the segments with events after the table's cut."""
         try:
             return await segments_between(self._stores, self._table_cut, tail)
-        except EpochGoneError:
+        except EpochExpiredError:
             raise TruncatedError(self._lake.full_name, 0, 0) from None
 
     async def _pieces(self, tail: StreamCut, before: Before | None) -> list[ScanRange]:

@@ -64,7 +64,7 @@ from nadi.lake.table.error_mapping import STORAGE, LakeStoppedError, mapped_erro
 from nadi.lake.table.files import DataFiles, SnapshotConflictError, commit_files, head_of, new_attempt, parent_of
 from nadi.lake.table.partitions import misplaced, partition_fields
 from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
-from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_LETTERS_AT_ONCE, LAKE_SMALL_FILE_BYTES, MIB
+from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_DEAD_LETTERS_AT_ONCE, LAKE_SMALL_FILE_BYTES, MIB
 from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -107,7 +107,7 @@ def write_dead_letters(manager: StreamManager, lake: LakeDefinition, table_id: U
             return  # their events may be truncated
         letters = enumerate(dead_letters_of(manager, lake, mark), mark.letters - mark.own_letters)
         events = (NumberedEvent(number, position, letter.encode()) for number, letter in letters)
-        for batch in in_batches(events, LAKE_LETTERS_AT_ONCE):
+        for batch in in_batches(events, LAKE_DEAD_LETTERS_AT_ONCE):
             thread.run(writer.write(batch))
     finally:
         thread.result(writer.close)
@@ -270,15 +270,15 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A snapshot: its cut, and the counts of the commit. is_level: up to date with the stream as it was at the
+class CommitResult:
+    """A snapshot: its cut, and the counts of the commit. is_up_to_date: up to date with the stream as it was at the
     start."""
 
     cut: StreamCut
     rows: int
-    letters: int
+    dead_letters: int
     size_bytes: int
-    is_level: bool
+    is_up_to_date: bool
 
 
 class LakeWriter:
@@ -296,7 +296,7 @@ class LakeWriter:
     def close(self) -> None:
         self._catalog.close()
 
-    def commit(self) -> Committed | None:
+    def commit(self) -> CommitResult | None:
         """Write one snapshot; None if the table is up to date. UnavailableError: retry later. LakeStoppedError: a
         change is needed first. If another writer was faster, return a commit without rows."""
         table = self._table()
@@ -319,7 +319,7 @@ class LakeWriter:
         except SnapshotConflictError:
             log.info("another writer of %s was faster; reading the table's position again", self.lake.table)
             self._is_swept = False
-            return Committed(start, 0, 0, 0, False)
+            return CommitResult(start, 0, 0, 0, False)
         except UnavailableError:
             self._is_swept = False
             raise
@@ -435,7 +435,7 @@ class LakeWriter:
 
     def _commit(
         self, table: Table, mark: SnapshotMark | None, start: StreamCut, end: StreamCut, size: int
-    ) -> Committed:
+    ) -> CommitResult:
         rows = LakeRows(self._manager, self.lake, start, end)
         table = evolved(self._catalog, table, rows.schema)
         attempt = new_attempt(head_of(table))
@@ -443,7 +443,7 @@ class LakeWriter:
         letters = 0
         try:
             for batch in rows:
-                letters += batch.letters
+                letters += batch.dead_letters
                 if batch.rows.num_rows:
                     files.write(fitted(batch.rows, files.schema))
             committed = files.close()
@@ -469,7 +469,7 @@ class LakeWriter:
         self._step("committed")
         self._settle(table, new)
         self._sweep(table)
-        return Committed(end, files.rows, letters, size, size < self.lake.commit_bytes)
+        return CommitResult(end, files.rows, letters, size, size < self.lake.commit_bytes)
 
     async def _segments(self, start: StreamCut, end: StreamCut) -> tuple[tuple[int, float, float], ...]:
         """Return the ids and key ranges of the segments between two cuts, including those without events."""
@@ -503,7 +503,7 @@ class LakeWriter:
                 ) from error
             log.error("lost dead letters of %s: %s", self.lake.table, error)
         self._step("letters")
-        if self.lake.holds_back:
+        if self.lake.protect_unconsumed:
             self._thread.run(self._stored.release(mark.end_cut))
         self._settled = head_of(table)
         self._step("released")

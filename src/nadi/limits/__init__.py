@@ -49,7 +49,9 @@ CONNECTION_COMMANDS_AT_ONCE = 200  # and handled concurrently, if their replies 
 COMMANDS_UNDER_WAY = 4_000  # up to this total over all connections, some 3 KB each; each connection may always have one
 CONNECTION_READS_WAITING = 1_000  # long polls of one connection
 COMMANDS_AT_ONCE = 48  # handled on arrival for one connection; further ones wait for its turn
-COMMANDS_OF_CROWD = 2  # instead, while other connections wait: a peer with few commands doesn't wait behind them
+COMMANDS_UNDER_CONTENTION = (
+    2  # instead, while other connections wait: a peer with few commands doesn't wait behind them
+)
 COMMANDS_A_TURN = 50  # of all waiting connections, in one iteration of the loop: about 20 us each, 60 on a busy machine
 READ_REPLY_FIRST_BYTES = 128 * KIB  # a connection's first reply; each reply sent doubles the next one's size
 READS_AT_ONCE = 4  # small reads, or one large read, answered to one connection before it waits for its turn
@@ -65,7 +67,7 @@ LIST_MAX_ENTRIES = 25_000
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
 RECEIVE_BUFFER_LEAST_BYTES = 16 * KIB  # initial buffer of a server's connection: most peers send little
-APPEND_SESSIONS_KEPT = 1_000  # of one connection; above it idle sessions are closed, since clients don't close them:
+APPEND_SESSIONS_MAX = 1_000  # of one connection; above it idle sessions are closed, since clients don't close them:
 APPEND_SESSION_IDLE_S = 600.0  # a writer idle for this long sets its session up again
 QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; above it connections stop reading
 FRAME_MAX_BYTES = 4 * MIB  # one frame of the write-ahead log: large enough for disk speed, small enough for p99
@@ -74,9 +76,11 @@ CACHE_MAX_BYTES = 192 * MIB  # blocks cached for readers, over all containers
 LOG_FILE_BYTES = 64 * MIB  # one file of the write-ahead log
 LOG_FIRST_FILE_BYTES = 8 * MIB  # the first file that an owner preallocates; each further file is twice as large
 LOG_SPARE_FILES = 4  # truncated files kept for reuse
-LOG_KEPT_BYTES = 4 * MIB  # a file reserved for a full disk: about 1,000 frames of truncations, deletions and the like
-DISK_KEPT_FREE_BYTES = 64 * MIB  # that the log leaves free on its disk, for the state and for chunks,
-DISK_KEPT_FREE_PART = 16  # but at most a sixteenth of the disk
+LOG_RESERVE_BYTES = (
+    4 * MIB
+)  # a file reserved for a full disk: about 1,000 frames of truncations, deletions and the like
+DISK_RESERVED_BYTES = 64 * MIB  # that the log leaves free on its disk, for the state and for chunks,
+DISK_RESERVED_PART = 16  # but at most a sixteenth of the disk
 LOG_QUICK_FRAME_BYTES = 64 * KIB  # frames up to this size are written in the loop's thread, if that takes
 LOG_QUICK_WRITE_S = 0.000_5  # at most this long on average: switching to another thread and back takes as long
 LOG_QUICK_PAUSE_S = 0.1  # otherwise the writer thread writes all frames for this time,
@@ -97,11 +101,11 @@ STORAGE_WRITER_RUNS = 4  # moved to tier 2 concurrently, each in memory meanwhil
 CHUNK_GARBAGE_DELAY_S = 30.0  # readers with the name of a replaced chunk finish within this time
 CHECKPOINT_INTERVAL_S = 2.0  # interval of write-behind from memory to LMDB
 CHECKPOINT_DIRTY_RECORDS = 5_000  # or when this many records wait: collecting them blocks the loop for 50 ms
-COURTESY_SLOW_TIMES = 1.5  # if small frames take this many times their idle latency, background work pauses,
-COURTESY_MOST_TIMES = 4.0  # for up to this many times its working time,
-COURTESY_LONGEST_S = 0.25  # and at most this long at a time
+THROTTLE_SLOWDOWN = 1.5  # if small frames take this many times their idle latency, background work pauses,
+THROTTLE_MAX_FACTOR = 4.0  # for up to this many times its working time,
+THROTTLE_MAX_S = 0.25  # and at most this long at a time
 CHECKPOINT_ROWS = 100  # written without a break, about 4 us each, during which the loop gets half of the interpreter;
-CHECKPOINT_REST_S = 0.001  # then the thread sleeps this long,
+CHECKPOINT_PAUSE_S = 0.001  # then the thread sleeps this long,
 CHECKPOINT_RESTS = 1_000  # at most this many times per checkpoint
 RECORDS_IN_MEMORY = 10_000  # idle records of one container; 1 KB each, and loaded again in 32 us
 RECORD_ATTRIBUTES_IN_MEMORY = 1_000  # of one segment, mostly writers' numbers; more are read from disk
@@ -145,12 +149,12 @@ LOAD_KEYS_WINDOW_S = 10.0  # lifetime of key samples
 
 SCRUB_EVERY_S = 7 * 24 * 3600.0  # all stored data is read, to find damage while copies still exist
 SCRUB_BYTES_PER_S = 32 * MIB  # its read rate: a tenth of an ordinary disk's
-SCRUB_ASKED_BYTES_PER_S = 256 * MIB  # if it was requested
+SCRUB_REQUESTED_BYTES_PER_S = 256 * MIB  # if it was requested
 SCRUB_YIELD_S = 0.5  # it pauses this long if appends wait, then continues regardless
 SCRUB_YIELD_BYTES = 4 * MIB  # and checks for them each time it has read this much
 SCRUB_STATE_RECORDS = 200  # of a container's state checked in one iteration of the loop, which appends wait for
 SCRUB_KEEP_S = 30.0  # its progress is saved this often: at most this much is repeated after a crash
-SCRUB_DAMAGES_TOLD = 100  # described in one pass; all are counted
+SCRUB_DAMAGES_REPORTED = 100  # described in one pass; all are counted
 
 # --- threads -------------------------------------------------------------------------------------
 # While the loop is busy, a thread that writes the log requests the interpreter after this interval, and again for each
@@ -180,7 +184,7 @@ TXN_GRACE_MS = 2_000  # the Rust and Python clients ping exactly at the end of t
 TXN_TICK_MS = 400  # interval of checks for expired leases
 TXN_ID_BLOCK = 10_000  # transaction ids reserved with one write
 TXN_COMMIT_BATCH = 100
-TXN_TOGETHER_MAX = 1_000  # transactions committed by one decision: they are merged in one batch
+TXN_BATCH_MAX = 1_000  # transactions committed by one decision: they are merged in one batch
 TXN_COMPLETED_LIST = 500
 TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000  # time range of one table of completed transactions
 TXN_COMPLETED_TABLES = 3  # of them kept: with two, a start with a wrong clock could delete recent ones
@@ -188,12 +192,12 @@ CHANGE_TRIES = 50  # of a compare-and-set change: each failure means that anothe
 CHANGE_LONGEST_PAUSE_S = 0.1  # between two of them: they end after some seconds
 CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; others are read from their table
 CONTROLLER_HISTORY_SEGMENTS = 200_000  # of the streams' epochs that the controller caches, 400 bytes each
-EPOCHS_KEPT = 1_000  # before a stream's head: positions there are still valid; older epochs are deleted
+EPOCHS_RETAINED = 1_000  # before a stream's head: positions there are still valid; older epochs are deleted
 EPOCHS_FORGOTTEN_AT_ONCE = 250
 WATERMARK_PERIOD_S = 10.0  # Pravega's; between two rounds of watermarks for streams whose writers note times
 # checked in one round, some 2 ms each; others follow in the next rounds
 WATERMARK_STREAMS_A_ROUND = 1_000
-NOTED_STEPS_MAX = 64  # of a writer, between two watermarks
+TIME_STEPS_MAX = 64  # of a writer, between two watermarks
 WATERMARKS_A_ROUND = 64  # of a stream
 WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream concurrently; above it no watermarks are made
 SCALING_LOG_ENTRIES = 1_000  # of a stream; the oldest are dropped
@@ -214,7 +218,7 @@ RETENTION_STREAMS_A_ROUND = 1_000  # checked in one round; others follow in the 
 RETENTION_AT_ONCE = 8  # of them concurrently, some 5 ms each, and more if data is truncated
 RETENTION_WAIT_S = 20.0  # per stream and round: others don't wait for a blocked stream
 RETENTION_NAMES_MAX = 100_000  # bookmarks and slices of a scope; above it, retention of its streams pauses
-RETENTION_HOLDERS_TOLD = 100  # listed subscribers and cuts that delay a stream's truncation
+RETENTION_HOLDERS_REPORTED = 100  # listed subscribers and cuts that delay a stream's truncation
 RETENTION_NAMES_A_TURN = 50  # of them decoded in one iteration of the loop, some 20 us each
 LAG_QUESTIONS = 5_000  # time queries to the segments that a reader group is reading, some 50 us each
 LAG_GROUPS = 10_000  # checked for those that read a stream
@@ -222,13 +226,13 @@ LAG_REPLACED = 50  # former segments of a stream, reported with the lag of its g
 METRICS_CACHED_S = 1.0  # scrapes within it get the same figures
 METRICS_STREAMS = 100  # reported by name, the busiest; a handful of samples each
 METRICS_GROUPS = 200  # streams of reader groups reported by name, those with the most lag
-METRICS_STREAMS_LOOKED_AT = 20_000  # counted, some 10 us each
-METRICS_GROUPS_LOOKED_AT = 1_000  # whose lag is measured, some ms each
+METRICS_STREAMS_MEASURED = 20_000  # counted, some 10 us each
+METRICS_GROUPS_MEASURED = 1_000  # whose lag is measured, some ms each
 METRICS_PAGE = 200  # records in one iteration of the loop
 METRICS_AT_ONCE = 4  # streams or groups measured concurrently
 METRICS_NAMES_S = 2.0  # for the names of streams and groups; Prometheus waits for 10 s in all
 METRICS_LAGS_S = 4.0  # for lags
-METRICS_KEPT_S = 2.0  # for the streams' stored sizes
+METRICS_CACHE_S = 2.0  # for the streams' stored sizes
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well below a table value's limit; also for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256
@@ -276,7 +280,7 @@ PAGE_PIECES_BYTES = 8 * MIB  # of all of them together, but at least:
 PAGE_PIECE_LEAST_BYTES = 8 * KIB
 PAGE_BEHIND_S = 0.5  # playback this late skips events
 PAGE_RATES_S = 1.0  # minimum age of the streams' rates before they are collected again
-PAGE_ASKED_AT_ONCE = 16  # segments queried for their write times concurrently
+PAGE_QUERIES_AT_ONCE = 16  # segments queried for their write times concurrently
 PAGE_CUT_SEGMENTS = 256  # of a cut, queried for the time of the cut
 PAGE_INDEX_S = 2.0  # wait for the indexing of event times before progress is reported
 PAGE_INDEXED_AT_ONCE = 4  # streams, by one caller
@@ -289,7 +293,7 @@ NOTEBOOK_READERS = 8  # concurrent event readers, and queries, of one widget's p
 NOTEBOOK_AHEAD = 2  # batches sent to a browser that it hasn't acknowledged
 NOTEBOOK_SILENCE_S = 60.0  # a browser that acknowledges none for this long is considered closed
 NOTEBOOK_SEGMENTS = 5_000  # drawn on a player's bar, the newest
-NOTEBOOK_PLACES = 200  # bookmarks there, and slices
+NOTEBOOK_STREAM_CUTS = 200  # bookmarks there, and slices
 
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
@@ -302,7 +306,7 @@ RPC_RECEIVING_BYTES = 64 * MIB  # for incoming requests, each counted as the lar
 RPC_WORK_BYTES = 64 * MIB  # for requests being processed, with the objects built from them:
 RPC_WORK_TIMES = 10  # this many times the request, since a stream cut's 14 bytes become two numbers in a dict;
 RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: for all calls they take 8 MiB, and 80 while processed
-RPC_ROOM_TIMEOUT_S = 10.0  # a call that gets no memory within it is refused as UNAVAILABLE
+RPC_MEMORY_TIMEOUT_S = 10.0  # a call that gets no memory within it is refused as UNAVAILABLE
 RPC_PARTS_MAX = 2 * STREAM_MAX_SEGMENTS  # of one kind in a request: a stream cut may span two full epochs
 RPC_PORTION_BYTES = 64 * KIB  # of a request, parsed in one iteration of the loop,
 RPC_PORTION_PARTS = 2_000  # or this many fields, which are counted first: about 1 ms
@@ -348,17 +352,17 @@ CLUSTER_DEAD_S = 3.0  # without a heartbeat, a server is dead: a quarter more th
 CLUSTER_CALLS_AT_ONCE = 8  # concurrent queries about single servers
 CLUSTER_VALUE_S = 5.0  # interval of reading the servers' values; their heartbeats are checked more often
 CLUSTER_FORGET_S = 24 * 3600.0  # a dead server's entry is deleted after this,
-CLUSTER_DEAD_KEPT = 100  # or if there are more of them: a server in a crash loop leaves an entry with each start
+CLUSTER_DEAD_RETAINED = 100  # or if there are more of them: a server in a crash loop leaves an entry with each start
 CLUSTER_LEAVE_TRIES = 3  # to remove its own entry; if all fail, the others wait until it counts as dead
 CLUSTER_SETTLE_S = 3.0  # without a change of servers, before containers that never had an owner are claimed
 CLUSTER_STABLE_S = 30.0  # the same, before a container is moved for balance
-CLUSTER_TURN_S = 1.0  # for each candidate that ranks higher for a container without an owner
+CLUSTER_CLAIM_DELAY_S = 1.0  # for each candidate that ranks higher for a container without an owner
 CLUSTER_ARRIVAL_S = 10.0  # other servers may claim a container after this if its designated server hasn't
 CLUSTER_TAKES_AT_ONCE = 8  # containers that a server opens concurrently, each with frames that wait
 CLUSTER_FAILED_TAKES = 3  # in a row, before a server passes on a container that it can't open
 CLUSTER_RETAKE_S = 5.0  # the longest pause before that server's next try
-CLUSTER_CLOSE_LOOK_S = 0.05  # polling interval for the record of a container that is about to change hands
-CLUSTER_ORPHAN_LOOK_S = 0.1  # polling interval for all records while a dead server's containers are unclaimed
+CLUSTER_HANDOVER_POLL_S = 0.05  # polling interval for the record of a container that is about to change hands
+CLUSTER_ORPHAN_POLL_S = 0.1  # polling interval for all records while a dead server's containers are unclaimed
 CLUSTER_ANNOUNCE_S = 1.5  # from announcing a step to taking it: until every server has seen it
 CLUSTER_HAND_OVER_S = 60.0  # for all steps before a container is closed for its handover
 CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster
@@ -368,7 +372,7 @@ CLUSTER_BREAK_S = 6.0  # and for the rest once it no longer waits for the store
 CLUSTER_STOP_S = 28.0  # then the process exits unconditionally
 CLUSTER_WHERE_S = 10.0  # that a query for a segment's server waits while its container is unowned,
 CLUSTER_WHERE_AT_ONCE = 500  # such queries, half of all calls in flight; further ones are refused,
-CLUSTER_WHERE_LOOK_S = 0.05  # and polling interval meanwhile
+CLUSTER_ROUTE_POLL_S = 0.05  # and polling interval meanwhile
 CLUSTER_RING_S = 0.5  # for a store to accept a connection, before its address is reported
 
 # --- inspection and cleanup ----------------------------------------------------------------------
@@ -385,19 +389,19 @@ MIGRATION_PAUSE_S = 60.0  # default limit of the writers' pause,
 MIGRATION_PAUSE_MAX_S = 3600.0  # and its maximum
 MIGRATION_REFRESH_S = 300.0  # for new snapshots of all containers
 MIGRATION_PASSES = 10  # over changed data, before writers are paused unconditionally,
-MIGRATION_LEFT_BYTES = 64 * MIB  # or once a pass copied at most this much
+MIGRATION_REMAINDER_BYTES = 64 * MIB  # or once a pass copied at most this much
 MIGRATION_COPIES_AT_ONCE = 4  # chunks, each of them in memory
 MIGRATION_ROWS = 10_000  # of a state, written in one transaction
 MIGRATION_LATE_S = 10.0  # for the mark of a server that didn't answer
 MIGRATION_TRIES = 5  # to read a snapshot while a server replaces it
-MIGRATION_TURN_BEAT_S = 2.0  # heartbeat of a migration in the store: GCS accepts one write a second
-MIGRATION_TURN_DEAD_S = 10.0  # without a heartbeat, by the next migration's clock, it counts as ended
+MIGRATION_LOCK_BEAT_S = 2.0  # heartbeat of a migration in the store: GCS accepts one write a second
+MIGRATION_LOCK_DEAD_S = 10.0  # without a heartbeat, by the next migration's clock, it counts as ended
 
 # --- KEDA ----------------------------------------------------------------------------------------
 SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
-SCALER_LOOK_S = 0.25  # polling interval for watched streams; the result is shared with all callers meanwhile
+SCALER_POLL_S = 0.25  # polling interval for watched streams; the result is shared with all callers meanwhile
 SCALER_AT_ONCE = 4  # queries for a reader group's lag; a silent store delays others when it has all of them
-SCALER_KEPT = 1_000  # streams and groups with cached results, a second's work or less
+SCALER_CACHED = 1_000  # streams and groups with cached results, a second's work or less
 SCALER_WATCHES_MAX = 200  # StreamIsActive calls in flight on all connections, and on one,
 SCALER_WATCHES_OF_CONNECTION = 50  # because KEDA sends all queries over one, at most RPC_STREAMS_MAX at a time
 SCALER_PERMIT_S = 10.0  # after which a watch's credentials are checked again
@@ -405,8 +409,8 @@ SCALER_PERMIT_S = 10.0  # after which a watch's credentials are checked again
 # --- access control ------------------------------------------------------------------------------
 LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, depending on the machine
 LOGINS_WAITING = 128  # or waiting to be, at most half of them from one address; addresses in rotation
-LOGINS_KEPT = 1_000  # cached results, so that not every request needs a check
-TOKENS_KEPT = 10_000  # delegation tokens whose signature was verified
+LOGINS_CACHED = 1_000  # cached results, so that not every request needs a check
+TOKENS_CACHED = 10_000  # delegation tokens whose signature was verified
 AUTHORIZATION_MAX_CHARS = 16_384  # of a request's authorization header; longer ones are invalid
 BEARER_KEYS_REFRESH_S = 10.0  # a key set isn't fetched again sooner, even if a token names an unknown key
 BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
@@ -414,7 +418,7 @@ TLS_HANDSHAKES_A_TURN = 1  # started by each port in an iteration of the loop: 0
 TLS_HANDSHAKE_S = 20.0  # a slower peer is disconnected
 
 # --- shutdown ------------------------------------------------------------------------------------
-STOP_DOOR_S = 3.0  # for each port, and each client of other servers, once calls have had their second
+STOP_PORT_S = 3.0  # for each port, and each client of other servers, once calls have had their second
 STOP_STORE_S = 90.0  # for a data folder to store queued appends, and seals, which read all of the states
 STOP_S = 115.0  # for the process to end in any case: `deploy/` kills it after two minutes
 
@@ -432,17 +436,17 @@ INDEX_RECORD_MAX_BYTES = 64 * KIB  # of a stream that nadi's writer creates: REA
 INDEX_FIELDS = 100  # of an index record, as for official writers
 STATE_UPDATE_ATTEMPTS = 1_000  # of one update of shared state while other updates come first
 TABLE_ITERATOR_PAGE = 100  # entries requested together from each partition of a key-value table
-SEGMENT_ENDS_KEPT = 20_000  # sealed segments whose ends one planner remembers, about 300 bytes each
+SEGMENT_ENDS_CACHED = 20_000  # sealed segments whose ends one planner remembers, about 300 bytes each
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # of one reader, over all its segments
 READ_JOINED_BYTES = 64 * KIB  # small waiting blocks are returned together, up to this size
-SKIPPED_DAMAGES_KEPT = 1_000  # the latest ones that a reader with on_damage="skip" remembers; all are logged
+SKIPPED_DAMAGES_MAX = 1_000  # the latest ones that a reader with on_damage="skip" remembers; all are logged
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 # --- Spark ---------------------------------------------------------------------------------------
 SPARK_STREAMS = 1_000  # read by one query: each offset holds a cut of each
-SPARK_LOOK_FOR_STREAMS_S = 2.0  # interval at which a query looks for new streams
+SPARK_STREAM_POLL_S = 2.0  # interval at which a query looks for new streams
 SPARK_LAG_EVERY_S = 1.0  # interval of lag measurements of an idle query
 SPARK_COMPARED_AT_ONCE = 2_000_000  # hashes held while two outputs are compared
 SPARK_MIRRORED_BYTES = 256 * MIB  # of a checkpoint; its mirror holds them in memory

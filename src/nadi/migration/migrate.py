@@ -84,7 +84,7 @@ class Copier:
             lambda: [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
         )
         total = sum(piece.length for piece in todo)
-        self._target.check_room(sum(piece.length for piece in todo if piece.new not in self._former))
+        self._target.check_free_space(sum(piece.length for piece in todo if piece.new not in self._former))
         self._progress.begin(what, total)
         before, waiting = self.bytes, iter(todo)
         try:
@@ -127,7 +127,7 @@ class Copier:
         else:
             number = self._division.number(piece.source, described.segment_id)
             described = replace(described, container=piece.target, segment_id=number, checksums=checksums)
-        self._target.check_room(piece.length)
+        self._target.check_free_space(piece.length)
         await self._target.replace(piece.new, [data, described.encode(piece.new)])
         self._names.add(piece.new)
         self.stored_bytes += piece.length
@@ -184,10 +184,10 @@ class Migration:
         """
         began, source, target = REAL.monotonic(), self._source, self._target
         migration = await target.begin(source)
-        left_by = await source.left_by()
-        if left_by not in ("", migration):
+        migrated_by = await source.migrated_by()
+        if migrated_by not in ("", migration):
             raise StoreError(f"the data of {source.url} was already moved elsewhere: see `nadi migrate --undo`")
-        if not left_by:
+        if not migrated_by:
             division = Division(source.containers, target.containers)
             copier = Copier(source.chunks, target.chunks, division, self._progress, verifies=self._verifies)
             await copier.find_former()
@@ -206,7 +206,7 @@ class Migration:
         return self._report
 
     async def _finish(self, migration: str) -> None:
-        if await self._source.left_by() != migration:
+        if await self._source.migrated_by() != migration:
             raise ConflictError(f"moving {self._source.url} was undone meanwhile; nothing was moved: run this again")
         await self._source.leave(self._target.url, migration)  # completely: an earlier run may have been killed
         await self._target.finish()
@@ -224,7 +224,7 @@ class Migration:
             async with self._newest() as states:
                 what = "copying" if self._report.passes == 1 else f"copying additions (pass {self._report.passes})"
                 copied = await copier.copy(states.pieces(division, complete=False), what, complete=False)
-            if copied <= limits.MIGRATION_LEFT_BYTES:
+            if copied <= limits.MIGRATION_REMAINDER_BYTES:
                 return
 
     @asynccontextmanager

@@ -22,10 +22,10 @@ from typing import Self
 import msgspec
 
 from nadi.errors import ConflictError, NadiError, StoreError
-from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
+from nadi.limits import MIGRATION_LOCK_BEAT_S, MIGRATION_LOCK_DEAD_S
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.object_log.engine import LogEngine, Registry, VersionedValue
-from nadi.object_log.identity import MIGRATION, TURN
+from nadi.object_log.identity import MIGRATION, MIGRATION_LOCK
 from nadi.object_log.outcomes import patiently, stored_patiently, was_set_patiently
 from nadi.runtime import REAL, Runtime
 
@@ -77,8 +77,8 @@ class MigrationLock:
 
         Counts polls, not time: if this machine is paused, the holder may be too, and gets its time once both resume.
         """
-        pause_s = min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4
-        for _ in range(math.ceil(MIGRATION_TURN_DEAD_S / pause_s)):
+        pause_s = min(MIGRATION_LOCK_BEAT_S, MIGRATION_LOCK_DEAD_S) / 4
+        for _ in range(math.ceil(MIGRATION_LOCK_DEAD_S / pause_s)):
             await self._runtime.sleep(pause_s)
             current = await self._current()
             if current is None or has_ended(current):
@@ -97,7 +97,7 @@ class MigrationLock:
             raise self._conflict(await self._current())
         value = _LockHolder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends)
         self._next = self._next or msgspec.json.encode(value)
-        entry = await was_set_patiently(self._registry, TURN, self._next, self._version, self._runtime)
+        entry = await was_set_patiently(self._registry, MIGRATION_LOCK, self._next, self._version, self._runtime)
         self._next = b""
         if entry is None:
             self._is_lost = True
@@ -106,7 +106,7 @@ class MigrationLock:
 
     async def _beat(self) -> None:
         while not self._is_lost:  # otherwise the next step raises
-            await self._runtime.sleep(MIGRATION_TURN_BEAT_S)
+            await self._runtime.sleep(MIGRATION_LOCK_BEAT_S)
             try:
                 await self.keep()
             except NadiError as error:
@@ -124,14 +124,14 @@ class MigrationLock:
             log.info("releasing the migration lock of %s failed: %s", self._url, error)
 
     async def _current(self) -> VersionedValue | None:
-        return await patiently(f"read {TURN}", lambda: self._registry.get(TURN), self._runtime)
+        return await patiently(f"read {MIGRATION_LOCK}", lambda: self._registry.get(MIGRATION_LOCK), self._runtime)
 
     def _conflict(self, current: VersionedValue | None) -> ConflictError:
         holder = None if current is None else _holder(current)
         by = "" if holder is None else f" (process {holder.process} on {holder.host})"
         return ConflictError(
             f"another `nadi migrate`{by} is working on {self._url}: wait for it or stop it, then run this again. A "
-            f"killed process is detected within {MIGRATION_TURN_DEAD_S:g} s"
+            f"killed process is detected within {MIGRATION_LOCK_DEAD_S:g} s"
         )
 
 
@@ -149,7 +149,7 @@ def has_ended(entry: VersionedValue) -> bool:
     return holder is not None and holder.has_ended
 
 
-async def begun(engine: LogEngine, url: str) -> Incoming | None:
+async def incoming(engine: LogEngine, url: str) -> Incoming | None:
     """Return the mark of the migration that fills the store; None if there is none. StoreError: the mark is damaged, or
     the store refuses."""
     raw = await patiently(f"read {MIGRATION}", lambda: engine.get(MIGRATION), REAL)
@@ -157,7 +157,7 @@ async def begun(engine: LogEngine, url: str) -> Incoming | None:
 
 
 async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
-    """Write the mark unless there is one; return the store's mark. StoreError: as `begun`."""
+    """Write the mark unless there is one; return the store's mark. StoreError: as `incoming`."""
     _, raw = await stored_patiently(engine, MIGRATION, line_of(msgspec.json.encode(new)), REAL)
     return _decoded(raw, url)
 

@@ -114,7 +114,7 @@ async def check_target_store(url: str, options: dict[str, str], containers: int 
     try:
         if await read_cluster(engine) is not None:
             raise StoreError(f"{url} already has an owner: choose another target")
-        if await marks.begun(engine, url) is not None:
+        if await marks.incoming(engine, url) is not None:
             return True
         await refuse_strangers(engine, REAL)
         return False
@@ -143,17 +143,17 @@ async def undo_folder(folder: Path, options: dict[str, str]) -> str:
     engine, registry = await open_chunk_engines(store_url(folder, store_file), REAL, **store_file.options)
     try:
         stored, url = ContainerRecords(registry, REAL, is_alone=not store_file.url), url_of(folder)
-        async with MigrationLock(registry, url) as turn:
-            lock = FolderLock(folder)
+        async with MigrationLock(registry, url) as lock:
+            folder_lock = FolderLock(folder)
             try:
                 records = await read_all(stored, store_file.containers)
-                to = await _take_back(url, stored, records, turn, options)
+                to = await _take_back(url, stored, records, lock, options)
                 latest = await read_all(stored, store_file.containers) if store_file.url else []
                 epochs = tuple(record.epoch for record in latest)
                 restored = replace(store_file, epochs=epochs, next="", moved_to="", moved_by="")
                 await REAL.in_thread(restored.write, folder)
             finally:
-                lock.release()
+                folder_lock.release()
     finally:
         await engine.close()
     return to
@@ -161,13 +161,13 @@ async def undo_folder(folder: Path, options: dict[str, str]) -> str:
 
 async def undo_cluster(url: str, options: dict[str, str]) -> str:
     """Let a cluster's store be served again; return the place its data was moved to. Errors: as `undo_folder`."""
-    async with open_shared_store(url, options) as shared, MigrationLock(shared.registry, url) as turn:
+    async with open_shared_store(url, options) as shared, MigrationLock(shared.registry, url) as lock:
         records, stored = await read_records(shared), ContainerRecords(shared.registry, REAL)
-        return await _take_back(url, stored, records, turn, options)
+        return await _take_back(url, stored, records, lock, options)
 
 
 async def _take_back(
-    url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], turn: MigrationLock, options: dict[str, str]
+    url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], lock: MigrationLock, options: dict[str, str]
 ) -> str:
     numbers = [number for number, record in enumerate(records) if record.moved is not None]
     moved = records[numbers[0]].moved if numbers else None
@@ -190,7 +190,7 @@ async def _take_back(
             f"{place} still has the data, and servers may have changed it: move it from there to a new place with "
             f"`nadi migrate {place} TO`. If you are sure that it isn't needed, delete it, and run this again"
         )
-    await turn.keep()
+    await lock.keep()
     for number in reversed(numbers):  # the first container last: it decides whether a folder counts as moved
         await stored.take_back(number, records[number].epoch)
     return moved.to

@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from nadi.cluster.admin.cluster_view import SharedStore, live_servers, open_shared_store
-from nadi.cluster.storage import ClusterParts
+from nadi.cluster.storage import ClusterStorage
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S, MIGRATION_REFRESH_S
 from nadi.migration.migration_lock import MigrationLock
 from nadi.object_log.opening import open_chunk_engines
-from nadi.observe.cluster import HeldContainer, HoldReport
+from nadi.observe.cluster import FrozenContainer, WriteFreezeReport
 from nadi.runtime import REAL
 from nadi.segmentstore.data_dir import STORE, TIER2, StoreFile, Tier2, check_version, find_store
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, MovedAway
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, NewLocation
 from nadi.segmentstore.write_freeze import WriteFreeze, abandon_folder, is_abandoned
 
 _LOOK_S = 0.1
 
 
 Ask = Callable[..., Any]
-"""Sends a POST to a running server's REST port, blocking: `ask("hold", HoldReport, {"limit_s": 1.0}, within_s=11.0)`.
-Raises ConflictError, UnavailableError, PermissionDeniedError."""
+"""Sends a POST to a running server's REST port, blocking: `ask("hold", WriteFreezeReport, {"limit_s": 1.0},
+within_s=11.0)`. Raises ConflictError, UnavailableError, PermissionDeniedError."""
 
 
 class MigrationSource:
@@ -48,7 +48,7 @@ class MigrationSource:
     containers: int
     chunks: ChunkStore
     stored: ContainerRecords
-    turn: MigrationLock
+    lock: MigrationLock
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -73,7 +73,7 @@ class MigrationSource:
         """Return the current records of all containers; servers may replace their snapshots at any moment."""
         return await read_all(self.stored, self.containers)
 
-    async def left_by(self) -> str:
+    async def migrated_by(self) -> str:
         """Return the id of the migration that has left the source, "" if none has."""
         raise NotImplementedError
 
@@ -100,20 +100,20 @@ class _FolderSource(MigrationSource):
         )
         stack.push_async_callback(engine.close)
         self.stored = ContainerRecords(registry, REAL, is_alone=not self._store_file.url)
-        self.turn = await stack.enter_async_context(MigrationLock(registry, self.url))
+        self.lock = await stack.enter_async_context(MigrationLock(registry, self.url))
         self.chunks = ChunkStore.from_url(url, **self._store_file.options)
         stack.push_async_callback(self.chunks.close)
 
-    async def left_by(self) -> str:
+    async def migrated_by(self) -> str:
         """Return the migration named in the first container's record, which is marked first."""
         moved = (await self.stored.read(0)).record.moved
         return moved.migration if moved is not None else ""
 
     async def leave(self, to: str, migration: str) -> None:
-        await self.turn.keep()
+        await self.lock.keep()
         await abandon_folder(self.folder, self.stored, to, migration)
 
-    async def _settled(self, frozen: list[HeldContainer]) -> list[ContainerRecord]:
+    async def _settled(self, frozen: list[FrozenContainer]) -> list[ContainerRecord]:
         records = await self.records()
         for container, record in zip(frozen, records, strict=True):
             if container.sequence and (record.snapshot is None or record.snapshot.sequence < container.sequence):
@@ -128,7 +128,7 @@ class StoppedFolder(_FolderSource):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
-        if not await self.left_by():
+        if not await self.migrated_by():
             tier2 = Tier2(self._store_file.url, self._store_file.options) if self._store_file.url else None
             store = await REAL.in_thread(partial(SegmentStore, self.folder, tier2=tier2))
             stack.push_async_callback(store.close)
@@ -156,13 +156,13 @@ class ServedFolder(_FolderSource):
     def __init__(self, folder: Path, ask: Ask, limit_s: float) -> None:
         super().__init__(folder)
         self._ask, self._limit_s = ask, limit_s
-        self._hold_report: HoldReport | None = None
+        self._hold_report: WriteFreezeReport | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
 
         async def resume() -> None:
-            if self._hold_report is not None and not await self.left_by():
+            if self._hold_report is not None and not await self.migrated_by():
                 with contextlib.suppress(UnavailableError, ConflictError):  # writers resume by themselves at the limit
                     await asyncio.to_thread(self._ask, "go-on", type(None))
 
@@ -173,8 +173,8 @@ class ServedFolder(_FolderSource):
 
     async def settle(self) -> list[ContainerRecord]:
         limit_s = self._limit_s
-        report: HoldReport = await asyncio.to_thread(
-            self._ask, "hold", HoldReport, {"limit_s": limit_s}, within_s=limit_s + 10
+        report: WriteFreezeReport = await asyncio.to_thread(
+            self._ask, "hold", WriteFreezeReport, {"limit_s": limit_s}, within_s=limit_s + 10
         )
         self._hold_report = report
         if report.store != self.id:
@@ -190,7 +190,7 @@ class ServedFolder(_FolderSource):
             await asyncio.to_thread(self._ask, "leave", type(None), body)
         except UnavailableError:  # it may have left all the same
             until = REAL.monotonic() + MIGRATION_LATE_S
-            while await self.left_by() != migration:
+            while await self.migrated_by() != migration:
                 if REAL.monotonic() >= until:
                     raise
                 await REAL.sleep(_LOOK_S)
@@ -225,7 +225,7 @@ class ClusterStore(MigrationSource):
         super().__init__(url)
         self._options = options
         self._me = REAL.unique()[:16]
-        self._parts: dict[int, ClusterParts] = {}  # claimed and not yet left
+        self._parts: dict[int, ClusterStorage] = {}  # claimed and not yet left
         self._hold: WriteFreeze | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
@@ -237,15 +237,15 @@ class ClusterStore(MigrationSource):
             )
         self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
         self.stored = ContainerRecords(self._shared.registry, REAL)
-        self.turn = await stack.enter_async_context(MigrationLock(self._shared.registry, self.url))
+        self.lock = await stack.enter_async_context(MigrationLock(self._shared.registry, self.url))
         self._living = await live_servers(self._shared)
         self.is_served = bool(self._living)
         stack.push_async_callback(self._release)
 
-    async def left_by(self) -> str:
+    async def migrated_by(self) -> str:
         """Return the migration named in all records: another server may have claimed a container that wasn't left
         yet."""
-        await self.turn.keep()
+        await self.lock.keep()
         moves = {record.moved.migration if record.moved else "" for record in await self.records()}
         return moves.pop() if len(moves) == 1 else ""
 
@@ -265,7 +265,7 @@ class ClusterStore(MigrationSource):
             if seen.record.moved is not None:  # by an earlier run that was killed
                 continue
             folder, engine = scratch / f"container-{number}", self._shared.engine
-            parts = ClusterParts(number, folder, self._me, seen, engine, self.stored, self.chunks, REAL)
+            parts = ClusterStorage(number, folder, self._me, seen, engine, self.stored, self.chunks, REAL)
             await self._store.take(parts)
             self._parts[number] = parts
         self._hold = WriteFreeze(self._store)
@@ -278,8 +278,8 @@ class ClusterStore(MigrationSource):
                 parts = self._parts.get(number)
                 if parts is None:
                     raise ConflictError(f"moving container {number} was undone meanwhile: run this again")
-                await self.turn.keep()
-                await self.stored.move_away(number, parts.epoch, MovedAway(to, migration))
+                await self.lock.keep()
+                await self.stored.move_away(number, parts.epoch, NewLocation(to, migration))
             elif record.moved.migration != migration:
                 raise StoreError(f"the data of this cluster was moved to {record.moved.to} meanwhile: use that")
             self._parts.pop(number, None)

@@ -47,7 +47,7 @@ class MigrationTarget:
             stack.push_async_callback(self._engine.close)
             self._owner = await patiently("read its owner", partial(identity.read_cluster, self._engine), REAL)
             if self._owner is None:
-                if await marks.begun(self._engine, self.url) is None:
+                if await marks.incoming(self._engine, self.url) is None:
                     await identity.refuse_strangers(self._engine, REAL)
                 await prove(self._engine, registry, REAL)
             self._turn = await stack.enter_async_context(MigrationLock(registry, self.url))
@@ -62,15 +62,15 @@ class MigrationTarget:
     async def begin(self, source: MigrationSource) -> str:
         """Reserve the target until the migration has ended, and return the migration's id: a new one, or an earlier
         run's. StoreError, DataFolderError: the target isn't empty, or another migration uses it."""
-        left_by = await source.left_by()
+        migrated_by = await source.migrated_by()
         if self._owner is not None:
-            if self._owner.cluster != left_by:
+            if self._owner.cluster != migrated_by:
                 is_folder = self._owner.log is not None and self._owner.log.name == identity.FOLDER_LOG
                 owner = "a data folder" if is_folder else "a cluster"
                 raise StoreError(f"{self.url} already belongs to {owner}: choose another target")
-            self.containers, self._id = self._owner.containers, left_by
-            return left_by
-        if left_by and await marks.begun(self._engine, self.url) is None:
+            self.containers, self._id = self._owner.containers, migrated_by
+            return migrated_by
+        if migrated_by and await marks.incoming(self._engine, self.url) is None:
             raise StoreError(f"the data of {source.url} was already moved elsewhere: see `nadi migrate --undo`")
         new = Incoming(source.id, source.url, REAL.unique(), self._requested or self._default)
         await self._turn.keep()
@@ -142,7 +142,7 @@ class NewFolder(MigrationTarget):
 
     async def begin(self, source: MigrationSource) -> str:
         store_file = data_dir.find_store(self.folder).store
-        if store_file is not None and store_file.cluster != await source.left_by():
+        if store_file is not None and store_file.cluster != await source.migrated_by():
             raise DataFolderError(f"{self.folder} is already a data folder: choose an empty one")
         if store_file is None:
             await REAL.in_thread(disk.replace_file, self.folder / data_dir.INCOMING, source.url.encode())

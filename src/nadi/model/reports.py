@@ -59,7 +59,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
     """
 
     head: str
-    kept_bytes: int
+    retained_bytes: int
     oldest_ms: int
     holders: list[HolderReport]
     more_holders: int
@@ -117,8 +117,8 @@ class LoadReport(Displayed, msgspec.Struct, frozen=True):
 class GroupLagReport(Displayed, msgspec.Struct, frozen=True):
     """A reader group's lag on one of its streams, relative to the tail or to the group's end cut.
 
-    stream: as "scope/stream". bytes_behind: exact, including event headers, from the recorded position. events_behind:
-    an estimate from the mean event size of the last 20 minutes. seconds_behind: a lower bound of the oldest unread
+    stream: as "scope/stream". lag_bytes: exact, including event headers, from the recorded position. lag_events:
+    an estimate from the mean event size of the last 20 minutes. lag_seconds: a lower bound of the oldest unread
     event's wait, at most about ten seconds or 2 % too low. readers: online in the group, including dead ones not yet
     detected. segments: the stream's segments that the group reads now; unassigned: those without a reader. source: of
     the position, "readers", or "subscriber" if only the group's subscription is known. recorded_every_s: maximum age of
@@ -129,9 +129,9 @@ class GroupLagReport(Displayed, msgspec.Struct, frozen=True):
     scope: str
     group: str
     stream: str
-    bytes_behind: int | None
-    events_behind: int | None
-    seconds_behind: float | None
+    lag_bytes: int | None
+    lag_events: int | None
+    lag_seconds: float | None
     readers: int | None
     segments: int | None
     unassigned: int | None

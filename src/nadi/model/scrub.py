@@ -8,14 +8,14 @@ import msgspec
 class ScrubPass(msgspec.Struct, omit_defaults=True):
     """A scrub pass. Times are in ms since 1970; `ended_ms` is 0 while it runs.
 
-    asked: started by a request rather than the weekly schedule. read_bytes: segment data read so far, of total_bytes.
-    records, state_bytes, snapshot_bytes: of states and snapshots read so far. rewritten_bytes: of chunks rewritten
-    because their metadata was damaged. damages: number of damaged ranges; `damaged` describes the first of them.
-    renewals: number of damaged ranges restored from another copy; `renewed` describes the first of them.
+    requested: started by a request rather than the weekly schedule. read_bytes: segment data read so far, of
+    total_bytes. records, state_bytes, snapshot_bytes: of states and snapshots read so far. rewritten_bytes: of chunks
+    rewritten because their metadata was damaged. damages: number of damaged ranges; `damaged` describes the first of
+    them. renewals: number of damaged ranges restored from another copy; `renewed` describes the first of them.
     """
 
-    begun_ms: int
-    asked: bool = False
+    started_ms: int
+    requested: bool = False
     ended_ms: int = 0
     read_bytes: int = 0
     total_bytes: int = 0
@@ -32,7 +32,7 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
 class ScrubReport(msgspec.Struct, omit_defaults=True):
     """The running pass and the last finished one, or None.
 
-    >>> msgspec.json.decode(b'{"last": {"begun_ms": 5, "ended_ms": 9}}', type=ScrubReport).last.damages
+    >>> msgspec.json.decode(b'{"last": {"started_ms": 5, "ended_ms": 9}}', type=ScrubReport).last.damages
     0
     """
 

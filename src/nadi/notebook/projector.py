@@ -31,13 +31,13 @@ from nadi.controller.rest.bodies import ResponseBody
 from nadi.errors import AccessDeniedError, ClosedError, NadiError, UnavailableError
 from nadi.limits import (
     NOTEBOOK_AHEAD,
-    NOTEBOOK_PLACES,
     NOTEBOOK_READERS,
     NOTEBOOK_SEGMENTS,
     NOTEBOOK_SILENCE_S,
+    NOTEBOOK_STREAM_CUTS,
 )
 from nadi.model.reports import LoadReport, SegmentReport
-from nadi.web.bodies import BookmarkSeen, EventsMessage, FirstEvents, Played, SliceSeen, StreamSpan
+from nadi.web.bodies import BookmarkBody, EventsMessage, FirstEvents, PlaybackRange, SliceBody, StreamSpan
 from nadi.web.reading.playing import first_events, play, replay_of
 from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
@@ -56,11 +56,11 @@ class BareMessage(msgspec.Struct, frozen=True):
     """A message without fields."""
 
 
-Question = KnownStreams | FirstEvents | Played | BareMessage
+Question = KnownStreams | FirstEvents | PlaybackRange | BareMessage
 _KINDS: dict[str, type[Question]] = {
     "known": KnownStreams,
     "first": FirstEvents,
-    "play": Played,
+    "play": PlaybackRange,
     "tail": BareMessage,
     "more": BareMessage,
     "stop": BareMessage,
@@ -78,8 +78,8 @@ class StreamKnown(ResponseBody, frozen=True):
     segments: list[SegmentReport]
     loads: list[LoadReport]
     span: StreamSpan
-    bookmarks: list[BookmarkSeen] | None
-    slices: list[SliceSeen] | None
+    bookmarks: list[BookmarkBody] | None
+    slices: list[SliceBody] | None
 
 
 def parsed(message: object) -> tuple[str, str, Question]:
@@ -122,19 +122,19 @@ async def known(
 
 async def _places(
     manager: StreamManager, times: CutTimes, scope: str, stream: str
-) -> tuple[list[BookmarkSeen] | None, list[SliceSeen] | None]:
+) -> tuple[list[BookmarkBody] | None, list[SliceBody] | None]:
     try:
         marks = await manager.bookmarks(scope).list(stream=stream)
         slices = await manager.slices(scope).list(stream=stream)
     except AccessDeniedError:
         return None, None
     return (
-        [await seen_bookmark(times, mark) for mark in sorted(marks, key=_made_at)[-NOTEBOOK_PLACES:]],
-        [await seen_slice(times, named) for named in sorted(slices, key=_made_at)[-NOTEBOOK_PLACES:]],
+        [await seen_bookmark(times, mark) for mark in sorted(marks, key=_created_at)[-NOTEBOOK_STREAM_CUTS:]],
+        [await seen_slice(times, named) for named in sorted(slices, key=_created_at)[-NOTEBOOK_STREAM_CUTS:]],
     )
 
 
-_made_at = attrgetter("made_at")
+_created_at = attrgetter("created_at")
 log = logging.getLogger(__name__)
 
 Send = Callable[[dict[str, str], bytes], None]
@@ -223,7 +223,7 @@ class Projector:
                     stretch = await replay_of(*stream, question)
                     batch = await first_events(self._manager, stretch, question.most, last=question.which == "last")
                     self._reply(name, "answer", batch)
-                case Played():
+                case PlaybackRange():
                     await self._batches(name, play(self._manager, await replay_of(*stream, question)), pending)
                 case _:
                     await self._batches(name, tail(*stream), pending)

@@ -15,7 +15,7 @@ from nadi.errors import InvalidNameError
 from nadi.wire.fields import Buffer
 
 
-class Aged(NamedTuple):
+class AgedObject(NamedTuple):
     """Object, and its age by the clock of its store."""
 
     name: str
@@ -56,7 +56,7 @@ class LogEngine(Protocol):
 class OwnEngine(LogEngine, Protocol):
     """Engine of a log outside the store, whose objects' ages only this engine knows."""
 
-    def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
+    def aged(self, prefix: str) -> AsyncIterator[list[AgedObject]]:
         """Yield pages of objects as `listed`, with their ages."""
 
 

@@ -32,7 +32,7 @@ _LEAST_SECRET = 6  # redacting shorter values would mangle ordinary words
 _EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"}
 _UNKNOWN_CALLER = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "InvalidAuthenticationInfo"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"}
-_NO_ROOM = {"XMinioStorageFull", "InsufficientStorage", "QuotaExceeded", "InsufficientCapacity"}
+_FULL_CODES = {"XMinioStorageFull", "InsufficientStorage", "QuotaExceeded", "InsufficientCapacity"}
 _TOO_FAST = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling", "ThrottlingException"}
 _PASSING = {"RequestTimeout", "OperationTimedOut", "InternalError", "OperationAborted", "ConditionalRequestConflict"}
 _CREDENTIALS_SERVERS = re.compile(r"//169\.254\.|//metadata\.google\.internal|//\[fd00:ec2")
@@ -132,7 +132,7 @@ def _kind(text: str, error: Exception, status: int, code: str) -> tuple[type[Una
         return RefusedError, "unknown credentials; use those of an account with access to the bucket"
     if code in _NO_BUCKET or isinstance(error, FileNotFoundError):
         return RefusedError, "the bucket doesn't exist; create it, or correct the URL"
-    if code in _NO_ROOM or status == 507 or "No space left" in text:
+    if code in _FULL_CODES or status == 507 or "No space left" in text:
         return StorageFullError, "it is full; free space"
     if code in _TOO_FAST or status in (429, 503):
         return UnavailableError, "it limits the request rate; will be retried with increasing delays"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
-from nadi.durable_io import is_no_room, sync_folder, write_all
+from nadi.durable_io import is_disk_full, sync_folder, write_all
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.object_log.engine import VersionedValue, check_name
 from nadi.object_log.failures import RefusedError
@@ -285,7 +285,7 @@ def _with_context(what: str, work: Callable[..., T], *arguments: object) -> T:
     except PermissionError as error:
         raise RefusedError(f"the folder of the store can't {what}: fix its permissions ({error})") from error
     except OSError as error:
-        if is_no_room(error):
+        if is_disk_full(error):
             raise StorageFullError(f"the folder of the store can't {what}: free space on its disk ({error})") from error
         raise UnavailableError(f"the folder of the store can't {what}: {error}") from error
 

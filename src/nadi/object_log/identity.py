@@ -28,7 +28,9 @@ DEFAULT_CONTAINERS = 8
 NAME, _KEY = "cluster.json", "keys/tokens"
 FOLDER_LOG = "folder"  # log of a data folder that has its chunks and records in the store
 MIGRATION = "migration"  # present while a migration fills the store, before it is a cluster's
-TURN = "migrating"  # lock of migrations in either direction, never removed: see `nadi.migration.migration_lock`
+MIGRATION_LOCK = (
+    "migrating"  # lock of migrations in either direction, never removed: see `nadi.migration.migration_lock`
+)
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 
@@ -193,7 +195,7 @@ async def _strangers(engine: LogEngine) -> list[str]:
     """Return some names of objects that don't belong to a store before its cluster is created. Proofs of servers that
     are starting don't count."""
     async for page in engine.listed(""):
-        names = list(islice((name for name in page if not name.startswith(f"{PROOF}/") and name != TURN), 3))
+        names = list(islice((name for name in page if not name.startswith(f"{PROOF}/") and name != MIGRATION_LOCK), 3))
         if names:
             return names
     return []

@@ -52,11 +52,11 @@ class ContainerReport(msgspec.Struct, frozen=True):
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
-    """A cluster as seen by the server `seen_by` ("": as recorded in the store). controller: the server with the active
-    controller, "" if unknown."""
+    """A cluster as seen by the server `reported_by` ("": as recorded in the store). controller: the server with the
+    active controller, "" if unknown."""
 
     cluster: str
-    seen_by: str
+    reported_by: str
     controller: str
     servers: list[ServerReport]
     containers: list[ContainerReport]
@@ -69,17 +69,17 @@ class DrainReport(msgspec.Struct, frozen=True):
     containers: list[int]
 
 
-class HeldContainer(msgspec.Struct, frozen=True):
+class FrozenContainer(msgspec.Struct, frozen=True):
     """A container whose entire contents are in tier 2, in the snapshot of that frame."""
 
     number: int
     sequence: int
 
 
-class HoldReport(msgspec.Struct, frozen=True):
-    """A write freeze. hold: its id. store: the id of the store with all data. left_s: time until writes resume."""
+class WriteFreezeReport(msgspec.Struct, frozen=True):
+    """A write freeze. hold: its id. store: the id of the store with all data. remaining_s: time until writes resume."""
 
     hold: str
     store: str
-    left_s: float
-    containers: list[HeldContainer]
+    remaining_s: float
+    containers: list[FrozenContainer]

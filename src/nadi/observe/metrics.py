@@ -27,7 +27,7 @@ class MetricDefinition:
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
 
     @property
-    def written(self) -> str:
+    def full_name(self) -> str:
         """The name used in documents and queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 

@@ -13,7 +13,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     by: the component that rejected it, such as "function billing", "lake meters-lake" or "index home/logs". segment,
     offset: the event's position. kind, error: of the failure, such as "raised" and "ValueError"; reason: a sentence.
-    attempts: number of attempts. given_up_ms: time in milliseconds since 1970, or None if the letter must be the same
+    attempts: number of attempts. failed_ms: time in milliseconds since 1970, or None if the letter must be the same
     on each write. data: the event, base64 in the JSON; None above 4 MiB, then read it from the stream.
 
     >>> letter = DeadLetter(by="lake m", segment="home/m/0.#epoch.0", offset=7, reason="no number", data=b"x")
@@ -29,7 +29,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "unreadable"
     error: str = ""
     attempts: int = 1
-    given_up_ms: int | None = None
+    failed_ms: int | None = None
     routing_key: str | None = None
 
     def encode(self) -> bytes:

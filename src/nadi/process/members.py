@@ -25,12 +25,12 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import Table
 from nadi.errors import NadiError
-from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
+from nadi.limits import PROCESS_BEAT_S, PROCESS_DEAD_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A worker's report. state: a word, for kinds that have states; beat: grows with each report; events: processed so
-    far; events_per_s: recent rate; last_error: or ""; said_ms: the time of the report, by the worker's clock."""
+    far; events_per_s: recent rate; last_error: or ""; reported_ms: the time of the report, by the worker's clock."""
 
     host: str
     pid: int
@@ -43,11 +43,11 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     events_per_s: float = 0.0
     segments: int = 0
     last_error: str = ""
-    said_ms: int = 0
+    reported_ms: int = 0
 
     def is_live(self) -> bool:
         """Return whether it reported in the last ten seconds, by this machine's clock, and its process may be alive."""
-        return self.said_ms >= _now_ms() - PROCESS_SILENT_S * 1000 and not self.has_died()
+        return self.reported_ms >= _now_ms() - PROCESS_SILENT_S * 1000 and not self.has_died()
 
     def has_died(self) -> bool:
         """Return whether it ran on this machine and its process has ended."""
@@ -104,7 +104,7 @@ class Members:
             segments=segments,
             last_error=last_error,
             state=state,
-            said_ms=_now_ms(),
+            reported_ms=_now_ms(),
         )
         await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._member))
 
@@ -117,9 +117,9 @@ class Members:
             beats[name] = -1 if member is None else member.beat
             if member is not None and member.has_died():
                 dead.add(name)
-        self._live = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
+        self._live = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_DEAD_S) | {self.name})
         if self.is_first:
-            for name in self._beats.silent_for(beats, PROCESS_GONE_S * 12) - {self.name}:
+            for name in self._beats.silent_for(beats, PROCESS_DEAD_S * 12) - {self.name}:
                 await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
@@ -163,7 +163,7 @@ async def wait_until_ended(stores: SegmentStores, scope: str, table: str, prefix
     while running:
         entries = [entry async for entry in entries_of(stores, scope, known, prefix.encode())]
         live = {entry.key.decode(errors="replace"): entry.version for entry in entries}
-        running = set() if time.monotonic() >= until else live.keys() - beats.silent_for(live, PROCESS_GONE_S)
+        running = set() if time.monotonic() >= until else live.keys() - beats.silent_for(live, PROCESS_DEAD_S)
         if running:
             await asyncio.sleep(PROCESS_BEAT_S / 4)
     for entry in entries:

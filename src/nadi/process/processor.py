@@ -50,7 +50,7 @@ from nadi.process.dead_letters import DeadLetter
 from nadi.process.members import Members, WorkerInfo, live_members
 from nadi.process.outputs import OutputWriter
 from nadi.process.runner import in_daemon_thread, run_program, until
-from nadi.process.segment_follower import SegmentPositions, behind_bytes, check_same, progress_at
+from nadi.process.segment_follower import SegmentPositions, check_same, measure_lag_bytes, progress_at
 from nadi.process.worker import BatchLimits, SegmentBatch, StreamWorker
 
 Output = tuple[str, bytes]  # routing key, event
@@ -382,12 +382,12 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """The progress of a processor: `reached` is the cut before which all is handled; behind_bytes: from there to the
+    """The progress of a processor: `reached` is the cut before which all is handled; lag_bytes: from there to the
     tail, None if unknown; workers: those that reported in the last ten seconds."""
 
     positions: Positions
     reached: StreamCut
-    behind_bytes: int | None
+    lag_bytes: int | None
     workers: tuple[WorkerInfo, ...]
 
 
@@ -396,7 +396,7 @@ async def status(manager: StreamManager, scope: str, stream: str, name: str) -> 
     positions = await processors_of(manager, scope).get(_key(stream, name))
     reached = StreamCut(scope, stream, positions.positions())
     workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
-    return ProcessorStatus(positions, reached, await behind_bytes(manager, reached), tuple(workers))
+    return ProcessorStatus(positions, reached, await measure_lag_bytes(manager, reached), tuple(workers))
 
 
 async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:

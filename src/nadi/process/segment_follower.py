@@ -20,11 +20,11 @@ from nadi.client.segments.info import resolve_missing
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidStreamCutError,
     NadiError,
     NotFoundError,
-    SegmentGoneError,
+    SegmentTruncatedError,
     StreamNotFoundError,
     StreamRecreatedError,
     TruncatedError,
@@ -142,7 +142,7 @@ class Followed:
     @property
     def position(self) -> int:
         """The end of the data taken."""
-        return self.source.given
+        return self.source.returned_to
 
     @property
     def error(self) -> NadiError | None:
@@ -212,13 +212,13 @@ class Follower:
         """Take arrived blocks of all segments in turn, up to about these limits; return their size in bytes."""
         size = events = 0
         for segment in self._followed.values():
-            segment.source.try_again()
+            segment.source.retry()
         due = [segment for segment in self._followed.values() if isinstance(segment.source.peek(), EventBlock)]
         while due and size < most_bytes and events < most_events:
             for segment in list(due):
                 block = segment.source.take()
                 segment.taken.append(block)
-                segment.source.given = block.offset + block.size_bytes
+                segment.source.returned_to = block.offset + block.size_bytes
                 size += block.size_bytes
                 events += len(block)
                 if not isinstance(segment.source.peek(), EventBlock):
@@ -235,9 +235,9 @@ class Follower:
 
 def gap_end(error: NadiError) -> int | None:
     """Return the position behind a gap, or None if the whole segment is gone; raise other errors."""
-    if isinstance(error, EpochGoneError):
+    if isinstance(error, EpochExpiredError):
         raise error
-    if isinstance(error, SegmentGoneError):
+    if isinstance(error, SegmentTruncatedError):
         return None
     if isinstance(error, TruncatedError):
         return error.start_offset
@@ -275,7 +275,7 @@ async def progress_at(stores: SegmentStores, scope: str, cut: StreamCut) -> list
     ]
 
 
-async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None:
+async def measure_lag_bytes(manager: StreamManager, reached: StreamCut) -> int | None:
     """Return the number of bytes from a cut to its stream's tail; None if unknown, because some are truncated."""
     cuts = manager.cuts(reached.scope, reached.stream)
     if not reached.positions:

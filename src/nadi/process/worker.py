@@ -21,7 +21,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import successors_of
 from nadi.client.tables.catalog import CatalogRecord
-from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRecreatedError, UnavailableError
+from nadi.errors import ClosedError, EpochExpiredError, NadiError, NotFoundError, StreamRecreatedError, UnavailableError
 from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
 from nadi.process.members import Members
@@ -263,7 +263,7 @@ class StreamWorker(Generic[P]):
         segment = followed.reach.segment_id
         try:
             successors = await successors_of(self._stores, self._scope, self._stream, segment)
-        except EpochGoneError:
+        except EpochExpiredError:
             await self._find_head()
             return
         await self._positions.change(lambda newest: newest.completed(segment, followed.position, successors, gaps=gaps))
@@ -272,7 +272,7 @@ class StreamWorker(Generic[P]):
     async def _pass_gap(self, followed: Followed, error: NadiError) -> None:
         try:
             to = gap_end(error)
-        except EpochGoneError:
+        except EpochExpiredError:
             await self._find_head()
             return
         self._report_gap(followed.reach.segment_id, followed.position, error)

@@ -37,7 +37,7 @@ class Indexes(Face[catalog.Indexes]):
     list_with_unreadable = waits(catalog.Indexes.list_with_unreadable)
     status = waits(catalog.Indexes.status)
     stop = waits(catalog.Indexes.stop)
-    drop = waits(catalog.Indexes.drop)
+    delete = waits(catalog.Indexes.delete)
     open = opens(catalog.Indexes.open, Search)
 
 
@@ -54,7 +54,7 @@ class StandingQueries(Face[standing.StandingQueries]):
     remove = waits(standing.StandingQueries.remove)
     status = waits(standing.StandingQueries.status)
     stop = waits(standing.StandingQueries.stop)
-    drop = waits(standing.StandingQueries.drop)
+    delete = waits(standing.StandingQueries.delete)
 
 
 def orphaned_shards(manager: StreamManager, where: str) -> list[OrphanedShards]:

@@ -14,11 +14,11 @@ from nadi import errors
 from nadi.client.aio import StreamManager, Unreadable
 from nadi.client.control.arguments import checked
 from nadi.display import Displayed
-from nadi.limits import SEARCH_DROP_S
+from nadi.limits import SEARCH_DELETE_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
 from nadi.process.members import WorkerInfo, live_members, wait_until_ended
-from nadi.process.segment_follower import behind_bytes, check_same, progress_at
+from nadi.process.segment_follower import check_same, measure_lag_bytes, progress_at
 from nadi.runtime import REAL
 from nadi.search.definition import (
     BEING_DROPPED,
@@ -37,22 +37,22 @@ from nadi.search.shards.manifest import ShardManifest, new_index
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus(Displayed):
-    """The progress of an index. indexed: events indexed, including those that retention has deleted since; having:
-    number of these with each field, by name; a field in no event may be misspelt. unfit: invalid events; gaps: number
-    of gaps of truncated or damaged data; shards, size_bytes: in the store; reached: the cut before which all is
-    indexed; behind_bytes: from there to the tail, None if unknown; past_bytes: left for backfill; indexers: reports of
-    the last ten seconds, by this machine's clock."""
+    """The progress of an index. indexed: events indexed, including those that retention has deleted since;
+    field_counts: number of these with each field, by name; a field in no event may be misspelt. invalid: events that
+    don't parse; gaps: number of gaps of truncated or damaged data; shards, size_bytes: in the store; reached: the cut
+    before which all is indexed; lag_bytes: from there to the tail, None if unknown; backfill_bytes: left for backfill;
+    indexers: reports of the last ten seconds, by this machine's clock."""
 
     definition: IndexDefinition
     indexed: int
-    unfit: int
-    having: dict[str, int]
+    invalid: int
+    field_counts: dict[str, int]
     gaps: int
     shards: int
     size_bytes: int
     reached: StreamCut
-    behind_bytes: int | None
-    past_bytes: int
+    lag_bytes: int | None
+    backfill_bytes: int
     indexers: tuple[WorkerInfo, ...]
 
 
@@ -103,7 +103,7 @@ class Indexes:
             await definitions.catalog.create(stream, definition)
         except errors.AlreadyExistsError:
             await manifest.delete()
-            if (await definitions.catalog.get(stream)).is_dropped:
+            if (await definitions.catalog.get(stream)).is_deleted:
                 name = f"{scope}/{stream}"
                 raise errors.ConflictError(f"the old index of {name} {BEING_DROPPED}, then create this one") from None
             raise
@@ -139,13 +139,13 @@ class Indexes:
         return IndexStatus(
             definition,
             manifest.indexed,
-            manifest.unfit,
-            by_field(definition.fields, manifest.having),
+            manifest.invalid,
+            by_field(definition.fields, manifest.field_counts),
             manifest.gaps,
             len(manifest.shards),
             manifest.size_bytes,
             reached,
-            await behind_bytes(self._definitions.manager, reached),
+            await measure_lag_bytes(self._definitions.manager, reached),
             sum(end - start for _, start, end in manifest.past),
             tuple(await live_members(stores, scope, SEARCH_TABLE, indexer_keys(definition))),
         )
@@ -155,41 +155,41 @@ class Indexes:
         async with self._definitions.named(stream):
             return await self._definitions.stop(stream, is_stopped=True)
 
-    async def drop(self, stream: str, *, leave_shards: bool = False) -> None:
+    async def delete(self, stream: str, *, keep_objects: bool = False) -> None:
         """Delete a stream's index; the stream stays. Repeat an interrupted call.
 
-        leave_shards: don't delete them, as when their store is lost. StoreError: they can't be deleted now, or their
+        keep_objects: don't delete them, as when their store is lost. StoreError: they can't be deleted now, or their
         location is unknown because the index's definition can't be read.
         """
         definitions = self._definitions
         async with definitions.named(stream):
             try:
-                definition = await definitions.catalog.change(stream, lambda current: replace(current, is_dropped=True))
+                definition = await definitions.catalog.change(stream, lambda current: replace(current, is_deleted=True))
             except errors.ProtocolError as error:
-                await self._drop_unreadable(stream, leave_shards=leave_shards, why=error)
+                await self._delete_unreadable(stream, keep_objects=keep_objects, why=error)
                 return
         await definitions.manifest(definition).delete()  # its indexers end, and no shard is added after this
-        await self._drop_content(None if leave_shards else definition, indexer_keys(definition))
+        await self._delete_content(None if keep_objects else definition, indexer_keys(definition))
         record = definitions.catalog.record(stream)
         if (current := await record.find()) is not None and current.id == definition.id:
             await record.delete_read()
 
-    async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: errors.ProtocolError) -> None:
+    async def _delete_unreadable(self, stream: str, *, keep_objects: bool, why: errors.ProtocolError) -> None:
         location, version = await self._definitions.location(stream)
-        if location is None and not leave_shards:
+        if location is None and not keep_objects:
             raise errors.StoreError(
                 f"{why}. The shards' location is unknown: delete the index but keep its shards with `nadi search "
                 f"delete {self._definitions.scope} {stream} --keep-objects`"
             ) from why
         await self._definitions.delete_all_with(f"manifest/{stream}/")  # its indexers end
-        await self._drop_content(None if leave_shards else location, f"indexer/{stream}/")
+        await self._delete_content(None if keep_objects else location, f"indexer/{stream}/")
         await self._definitions.table.remove(self._definitions.catalog.kind.key_of(stream), version)
 
-    async def _drop_content(self, location: IndexDefinition | IndexLocation | None, keys: str) -> None:
+    async def _delete_content(self, location: IndexDefinition | IndexLocation | None, keys: str) -> None:
         """Delete shards unless `place` is None, and the indexers' reports, whose keys begin with `keys`."""
         if location is not None:
             await self._delete_shards(location)  # once before the wait, in case this process is killed
-        await wait_until_ended(self._definitions.stores, self._definitions.scope, SEARCH_TABLE, keys, SEARCH_DROP_S)
+        await wait_until_ended(self._definitions.stores, self._definitions.scope, SEARCH_TABLE, keys, SEARCH_DELETE_S)
         if location is not None:
             await self._delete_shards(location)
 

@@ -39,7 +39,7 @@ class IndexNotFoundError(NotFoundError):
 
 class IndexDefinition(msgspec.Struct, frozen=True):
     """The index of a stream. id: unique, also among earlier indexes of the stream; start: the cut where it starts, as
-    text; dead_letters: the stream, as `scope/stream`, for invalid events; is_stopped: its indexers end; is_dropped:
+    text; dead_letters: the stream, as `scope/stream`, for invalid events; is_stopped: its indexers end; is_deleted:
     its deletion has begun, and indexers end."""
 
     stream: str
@@ -51,7 +51,7 @@ class IndexDefinition(msgspec.Struct, frozen=True):
     created_ms: int
     dead_letters: str | None = None
     is_stopped: bool = False
-    is_dropped: bool = False
+    is_deleted: bool = False
 
 
 class IndexLocation(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Definitions:
     async def get(self, stream: str) -> IndexDefinition:
         """Return the definition of a stream's index; IndexNotFoundError if there is none or it is being deleted."""
         definition = await self.catalog.get(stream)
-        if definition.is_dropped:
+        if definition.is_deleted:
             raise IndexNotFoundError(self.scope, stream, f"had a search index that {BEING_DROPPED}")
         return definition
 
@@ -108,7 +108,7 @@ class Definitions:
 
     async def stop(self, stream: str, *, is_stopped: bool) -> IndexDefinition:
         def stopped(definition: IndexDefinition) -> IndexDefinition:
-            if definition.is_dropped:
+            if definition.is_deleted:
                 raise IndexNotFoundError(self.scope, stream)
             return replace(definition, is_stopped=is_stopped)
 

@@ -60,7 +60,7 @@ class Field(msgspec.Struct, frozen=True):
         return parse_path(self.name)
 
 
-class UnfitError(Exception):
+class InvalidEventError(Exception):
     """An event can't be indexed."""
 
 
@@ -146,7 +146,7 @@ Values = list[tuple[int, Value]]  # of an event: field numbers and values
 
 @lru_cache(100)
 def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Values]:
-    """Return the function that extracts an event's values from its bytes; it raises UnfitError."""
+    """Return the function that extracts an event's values from its bytes; it raises InvalidEventError."""
     if form == "text":
         return _text_values
     decode = msgspec.json.Decoder().decode
@@ -156,15 +156,15 @@ def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Valu
         try:
             event = decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UnfitError(f"the event is not JSON: {error}") from None
+            raise InvalidEventError(f"the event is not JSON: {error}") from None
         if type(event) is not dict:
-            raise UnfitError(f"the event is not a JSON object, but {_kind_of(event)}")
+            raise InvalidEventError(f"the event is not a JSON object, but {_kind_of(event)}")
         extracted: Values = []
         for number, take, check, name in paths:
             try:
                 value = take(event)
             except RecursionError:
-                raise UnfitError(f"{name} is nested too deeply in lists") from None
+                raise InvalidEventError(f"{name} is nested too deeply in lists") from None
             if value is None:
                 continue
             try:
@@ -173,7 +173,7 @@ def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Valu
                 else:
                     extracted.append((number, check(value)))
             except ValueError as error:
-                raise UnfitError(f"{name} is {error}") from None
+                raise InvalidEventError(f"{name} is {error}") from None
         return extracted
 
     return values
@@ -198,7 +198,7 @@ def _text_values(data: bytes) -> Values:
     try:
         return [(0, data.decode())]
     except UnicodeDecodeError as error:
-        raise UnfitError(f"the event is not UTF-8 text: {error}") from None
+        raise InvalidEventError(f"the event is not UTF-8 text: {error}") from None
 
 
 def value_of(kind: Kind, text: str) -> Value:

@@ -54,15 +54,24 @@ from nadi.process.worker import BatchLimits, SegmentBatch, StreamWorker, cancel_
 from nadi.runtime import REAL
 from nadi.search.definition import REMADE, Definitions, IndexDefinition, IndexNotFoundError, indexer_keys
 from nadi.search.fields import check_installed
-from nadi.search.objects import Shards, delete_if_gone, identity, labelled_shards, why_kept
-from nadi.search.shards.building import Built, EventRun, Unfit, bodies_of, build, clean_work_folders, merge, orders
+from nadi.search.objects import Shards, delete_if_orphaned, identity, labelled_shards, why_retained
+from nadi.search.shards.building import (
+    BuildResult,
+    EventRun,
+    InvalidEvent,
+    bodies_of,
+    build,
+    clean_work_folders,
+    merge,
+    orders,
+)
 from nadi.search.shards.manifest import (
-    PastOrders,
+    HistoryOrders,
     Shard,
     ShardManifest,
     Span,
+    created_ms,
     joined,
-    made_ms,
     new_name,
     past_micros,
     to_merge,
@@ -76,7 +85,7 @@ def dead_letter_writer(manager: StreamManager, scope: str, definition: IndexDefi
 
 
 async def write_dead_letters(
-    writer: OutputWriter, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
+    writer: OutputWriter, scope: str, stream: str, invalid: Iterable[InvalidEvent], runs: dict[int, str]
 ) -> None:
     """Write dead letters. runs: by segment, the series of ascending numbers that they belong to."""
     encoded = [
@@ -87,7 +96,7 @@ async def write_dead_letters(
             reason=event.reason,
             data=event.data,
         )
-        for event in unfit
+        for event in invalid
     ]
     await writer.write_dead_letters(encoded, runs)
 
@@ -144,25 +153,25 @@ class Indexer(StreamWorker[ShardManifest]):
             await super()._failed(error, tasks)
         self._added.set()
         adding = [self._adding] if self._adding is not None else []
-        await asyncio.wait([*tasks, *adding], timeout=limits.PROCESS_GONE_S)  # calls in threads can't be cancelled
+        await asyncio.wait([*tasks, *adding], timeout=limits.PROCESS_DEAD_S)  # calls in threads can't be cancelled
         if not isinstance(error, IndexNotFoundError):
-            await self._delete_left(limits.SEARCH_SCOPE_S)
+            await self._delete_with_scope(limits.SEARCH_SCOPE_S)
             raise error
         self._log.info("the index was deleted: the indexer ends")
         try:  # the deletion may have listed the shards before these were stored
             await self._shards.delete(list(self._loose))
         except errors.NadiError as failure:
             self._log.warning("can't delete shards %s: %s", ", ".join(self._loose), failure)
-        await self._delete_left(0.0)
+        await self._delete_with_scope(0.0)
 
     def _close(self) -> None:
         if self._dead_letters is not None:
             self._dead_letters.close()
 
-    async def _delete_left(self, within_s: float) -> None:
+    async def _delete_with_scope(self, within_s: float) -> None:
         """Delete all shards if the index was deleted with its scope, because nothing else deletes them then."""
         try:
-            if await delete_if_gone(self._manager, self._shards, within_s):
+            if await delete_if_orphaned(self._manager, self._shards, within_s):
                 self._log.info("the scope was deleted: deleted the shards of the index")
         except errors.NadiError as error:
             self._log.warning("can't delete the shards of the deleted scope; run `nadi search clean`: %s", error)
@@ -185,7 +194,7 @@ class Indexer(StreamWorker[ShardManifest]):
     # --- a batch ------------------------------------------------------------------------------
 
     def _poll_interval_s(self) -> float:
-        return limits.SEARCH_LOOK_S
+        return limits.SEARCH_POLL_S
 
     def _can_handle(self) -> bool:
         return self._adding is None or self._adding.done()
@@ -207,7 +216,7 @@ class Indexer(StreamWorker[ShardManifest]):
             await self._adding
         self._adding, self._batch = None, ()
         while len(self._positions.newest.shards) >= limits.SEARCH_SHARDS:  # merging can't keep up
-            await asyncio.sleep(limits.SEARCH_LOOK_S)
+            await asyncio.sleep(limits.SEARCH_POLL_S)
             await self._positions.get()
 
     async def _discard(self) -> None:
@@ -247,25 +256,27 @@ class Indexer(StreamWorker[ShardManifest]):
             return all(reached.get(step.segment_id) == step.end for step in built.steps)
 
         def added(manifest: ShardManifest) -> ShardManifest:
-            unfit = len(built.unfit)
-            return manifest.advanced(built.steps, shard, indexed=built.docs, unfit=unfit, having=built.having)
+            invalid = len(built.invalid)
+            return manifest.advanced(
+                built.steps, shard, indexed=built.docs, invalid=invalid, field_counts=built.field_counts
+            )
 
         await self._positions.change(added, is_added)
         self._loose.discard(name)
         self._on_step("added")
         for item, step in zip(batch, built.steps, strict=True):
             item.followed.order = step.order
-        self._count(built.docs + len(built.unfit))
+        self._count(built.docs + len(built.invalid))
         self._added.set()
 
-    async def _write_dead_letters(self, built: Built) -> None:
-        if not built.unfit or self._dead_letters is None:
+    async def _write_dead_letters(self, built: BuildResult) -> None:
+        if not built.invalid or self._dead_letters is None:
             return
-        segments = {event.segment_id for event in built.unfit}
+        segments = {event.segment_id for event in built.invalid}
         steps = [step for step in built.steps if step.segment_id in segments]
         manifest = await self._positions.change(lambda manifest: manifest.lettered(steps))
         runs = {segment: series_since(manifest.segments[segment].origin) for segment in segments}
-        await write_dead_letters(self._dead_letters, self._scope, self._stream, built.unfit, runs)
+        await write_dead_letters(self._dead_letters, self._scope, self._stream, built.invalid, runs)
 
     # --- the shards -----------------------------------------------------------------------------
 
@@ -352,10 +363,10 @@ class Indexer(StreamWorker[ShardManifest]):
         manifest = await self._positions.get()  # read after the listing, so that shards in neither are orphans or new
         known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
         before_ms = REAL.now_ms() - limits.SEARCH_ORPHAN_S * 1000
-        orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
+        orphans = [name for name in names if name not in known and (created_ms(name) or before_ms) < before_ms]
         if not orphans:
             return
-        if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
+        if why := why_retained(await self._shards.labelled(), await identity(self._manager)):
             if not self._reported_orphans.issuperset(orphans):
                 self._log.warning("keeping %d shards that aren't in the manifest: %s", len(orphans), why)
             self._reported_orphans.update(orphans)
@@ -478,7 +489,7 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
 
 async def _orders(
     manager: StreamManager, scope: str, stream: str, known: ShardManifest, spans: Sequence[Span]
-) -> dict[int, PastOrders]:
+) -> dict[int, HistoryOrders]:
     orders = {}
     for segment in {span[0] for span in spans}:
         start = min(span[1] for span in spans if span[0] == segment)
@@ -489,7 +500,7 @@ async def _orders(
             arrivals = await arrival_times(stores_of(manager), name, np.array([end - 1], np.int64), end)
         except errors.SegmentNotFoundError:  # truncated meanwhile
             arrivals = np.array([UNKNOWN])
-        orders[segment] = PastOrders(start, before, end, int(arrivals[0]))
+        orders[segment] = HistoryOrders(start, before, end, int(arrivals[0]))
     return orders
 
 
@@ -535,10 +546,10 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
         try:
             shard = await shards.put_built(name, built)
             if writer is not None:
-                await write_dead_letters(writer, scope, stream, built.unfit, {span[0]: letters_run})
-            counts = {"indexed": built.docs, "unfit": len(built.unfit)}
+                await write_dead_letters(writer, scope, stream, built.invalid, {span[0]: letters_run})
+            counts = {"indexed": built.docs, "invalid": len(built.invalid)}
             await changes.change(
-                lambda newest: newest.filled(span, shard, having=built.having, **counts),
+                lambda newest: newest.filled(span, shard, field_counts=built.field_counts, **counts),
                 lambda newest: any(shard is not None and other.id == shard.id for other in newest.shards),
             )
         except PositionConflictError:
@@ -553,8 +564,8 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
 
 
 async def _built(
-    manager: StreamManager, scope: str, definition: IndexDefinition, span: Span, known: PastOrders
-) -> Built:
+    manager: StreamManager, scope: str, definition: IndexDefinition, span: Span, known: HistoryOrders
+) -> BuildResult:
     """Index the events of a span that aren't truncated."""
     segment, start, end = span
     stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
@@ -567,7 +578,7 @@ async def _built(
     except errors.SegmentNotFoundError:
         blocks = []
     if not blocks:
-        return Built()
+        return BuildResult()
     offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
     arrivals, ends = await arrival_ranges(stores, name, offsets, end)
     run = EventRun(segment, blocks, past_micros(known, offsets, arrivals, ends))

@@ -25,7 +25,7 @@ from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.limits import SEARCH_LOOK_S
+from nadi.limits import SEARCH_POLL_S
 from nadi.model.reports import IDENTITY, IdentityReport
 from nadi.object_log.engine import LogEngine
 from nadi.object_log.files import OURS
@@ -33,7 +33,7 @@ from nadi.object_log.opening import open_engines
 from nadi.object_log.urls import folder_of
 from nadi.runtime import REAL
 from nadi.search.definition import Definitions, IndexDefinition, IndexLocation, IndexNotFoundError
-from nadi.search.shards.building import Built
+from nadi.search.shards.building import BuildResult
 from nadi.search.shards.manifest import SHARD, IndexId, Shard, folder_of_index
 
 log = logging.getLogger("nadi.search")
@@ -76,7 +76,7 @@ class Shards:
                 f"the store already has a shard {shard}, though names are unique: see what else writes there"
             )
 
-    async def put_built(self, name: str, built: Built) -> Shard | None:
+    async def put_built(self, name: str, built: BuildResult) -> Shard | None:
         """Store a shard under that name; return None if it would be empty."""
         shard = built.shard(name)
         if shard is not None and built.parts is not None:
@@ -184,14 +184,14 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 @dataclass(frozen=True, slots=True)
 class OrphanedShards(Displayed):
     """A folder in a store whose index isn't defined on this server. scope, stream: of the index, "" if unknown; shards,
-    size_bytes: of its content; kept: why `clean` keeps it, "" if it deletes it."""
+    size_bytes: of its content; why_retained: why `clean` keeps it, "" if it deletes it."""
 
     folder: str
     scope: str
     stream: str
     shards: int
     size_bytes: int
-    kept: str = ""
+    why_retained: str = ""
 
 
 async def find(manager: StreamManager, where: str, *, delete: bool = False) -> list[OrphanedShards]:
@@ -209,24 +209,24 @@ async def find(manager: StreamManager, where: str, *, delete: bool = False) -> l
         server = await identity(manager)
         for folder in sorted({*labels, *filter(_NAME.fullmatch, folders)}):
             label = labels.get(folder)
-            kept = await _kept(manager, server, label) if folder in labels else why_kept(None, server)
-            if kept is None or (delete and kept):
+            reason = await _why_retained(manager, server, label) if folder in labels else why_retained(None, server)
+            if reason is None or (delete and reason):
                 continue
             shards = Shards(engine, folder, is_folder=False)
             sizes = await (shards.delete_all() if delete else shards.sizes())
             if sizes or folder in labels:
                 scope, stream = ("", "") if label is None else (label.scope, label.stream)
-                orphans.append(OrphanedShards(folder, scope, stream, len(sizes), sum(sizes.values()), kept))
+                orphans.append(OrphanedShards(folder, scope, stream, len(sizes), sum(sizes.values()), reason))
     finally:
         await engine.close()
     return orphans
 
 
-async def _kept(manager: StreamManager, server: str, label: Label | None) -> str | None:
+async def _why_retained(manager: StreamManager, server: str, label: Label | None) -> str | None:
     """Return why a folder with that label is kept, "" if it is orphaned, or None if its index exists."""
     if label is None:
         return "its label can't be read: it is damaged or of a newer nadi"
-    if why := why_kept(label, server):
+    if why := why_retained(label, server):
         return why
     try:
         return "" if await is_gone(manager, label) else None
@@ -250,7 +250,7 @@ async def _labels(engine: LogEngine) -> dict[str, Label | None]:
     return labels
 
 
-def why_kept(label: Label | None, server: str) -> str:
+def why_retained(label: Label | None, server: str) -> str:
     """Return why unreferenced shards under that label must be kept, "" if a caller of that server may delete them: it
     doesn't know the shards of other servers."""
     if label is None:
@@ -271,12 +271,12 @@ async def labelled_shards(manager: StreamManager, scope: str, definition: IndexD
         yield shards
 
 
-async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float) -> bool:
+async def delete_if_orphaned(manager: StreamManager, shards: Shards, within_s: float) -> bool:
     """Delete all shards if the index is deleted with its scope within that time; return whether it was. The scope's
     deletion deletes the stream first. An index deleted by a command is left to that command."""
     until = time.monotonic() + within_s
     label = await shards.labelled() or shards.own  # another indexer may have deleted the label
-    if label is None or why_kept(label, await identity(manager)):
+    if label is None or why_retained(label, await identity(manager)):
         return False
     while True:
         if await is_gone(manager, label):
@@ -284,7 +284,7 @@ async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float
             return True
         if time.monotonic() >= until:
             return False
-        await asyncio.sleep(SEARCH_LOOK_S)
+        await asyncio.sleep(SEARCH_POLL_S)
 
 
 async def is_gone(manager: StreamManager, label: Label) -> bool:

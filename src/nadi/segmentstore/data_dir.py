@@ -42,6 +42,7 @@ INCOMING = "incoming"  # exists while a migration fills the folder, even if its 
 LOG = LogId(FOLDER_LOG, "around")  # the log of a store in a data folder: in the folder around it
 LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
 _CONTAINER = re.compile(r"container-(\d+)")
+_OURS = frozenset({"lock", "token-key", STORE, TIER2, INCOMING, IDENTITY})  # any of them, or a container
 
 
 @contextlib.contextmanager
@@ -56,7 +57,7 @@ def mapped_errors(folder: Path) -> Iterator[None]:
             raise errors.InvalidArgumentError(
                 f"{folder} is a file, not a folder: choose another data folder"
             ) from error
-        if disk.is_no_room(error):
+        if disk.is_disk_full(error):
             raise errors.StorageFullError(
                 f"no space for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
@@ -74,6 +75,7 @@ class FolderLock:
         check_is_whole(folder)
         self._folder = folder
         if changes:
+            _check_is_ours(folder)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not (folder / "lock").exists():
             self._file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -226,7 +228,7 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
         if not store.url:
             heal(folder)
     except OSError as error:
-        if not disk.is_no_room(error):
+        if not disk.is_disk_full(error):
             raise
         log.warning("no space in %s (%s): a later start rewrites the damaged file", folder, error)
     return store
@@ -404,14 +406,25 @@ def check_is_whole(folder: Path) -> None:
             raise errors.DataFolderError(f"{folder} is only a part of the data folder {above}: pass that folder")
 
 
+def _check_is_ours(folder: Path) -> None:
+    """Raise DataFolderError if the folder isn't a data folder, and has other files."""
+    names = {path.name for path in folder.iterdir()} - {"lost+found"} if folder.is_dir() else set()
+    if names and not any(name in _OURS or _CONTAINER.fullmatch(name) for name in names):
+        raise errors.DataFolderError(
+            f"{folder} is not a data folder and has other files, such as {min(names)}: pass a new or empty folder"
+        )
+
+
 def is_pristine(container: Path) -> bool:
     """Return whether no server has ever opened the container's folder, as `begin` was interrupted."""
     return not any(container.iterdir())
 
 
 def make_private(folder: Path) -> None:
+    """Revoke all access of other users to the folder."""
     try:
-        if stat.S_IMODE(folder.stat().st_mode) != 0o700:
-            folder.chmod(0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & 0o077:
+            folder.chmod(mode & ~0o077)
     except PermissionError as error:  # the folder belongs to another user, which gives this user access
         log.warning("%s stays readable by others: %s; change its owner or mode", folder, error)

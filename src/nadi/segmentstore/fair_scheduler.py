@@ -22,13 +22,13 @@ class FairScheduler:
         self._waiting: deque[Work] = deque()
         self._is_due = False
         self._done = 0  # commands in this turn; the next begins at the limit, or when work waits
-        self.is_spent = False  # this turn's limit is reached
+        self.is_exhausted = False  # this turn's limit is reached
         self.under_way = 0  # commands of all connections waiting for their containers
 
     def count(self, commands: int) -> None:
         self._done += commands
         if self._done >= COMMANDS_A_TURN:
-            self.is_spent = True
+            self.is_exhausted = True
             self._come_round()
 
     def add(self, work: Work) -> None:
@@ -61,12 +61,12 @@ class FairScheduler:
 
     def _turn(self) -> None:
         waiting, self._done = self._waiting, 0
-        self.is_spent = False
+        self.is_exhausted = False
         for _ in range(len(waiting)):  # work added meanwhile waits
             self._done += 1 + waiting.popleft()()
             if self._done >= COMMANDS_A_TURN:
-                self.is_spent = True
+                self.is_exhausted = True
                 break
         self._is_due = False
-        if waiting or self.is_spent:
+        if waiting or self.is_exhausted:
             self._come_round()

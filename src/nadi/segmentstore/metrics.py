@@ -45,7 +45,7 @@ MEANINGS = by_name(
         MetricDefinition("nadi_store_cache_evictions", "Blocks evicted from memory.", (), "counter"),
         MetricDefinition("nadi_store_containers", "Containers of this server, by state.", ("state",)),
         MetricDefinition("nadi_store_container_up", "1 while the container takes requests, else 0.", _CONTAINER),
-        MetricDefinition("nadi_store_damaged_places", "Known damaged places of a container's data.", _CONTAINER),
+        MetricDefinition("nadi_store_damaged_ranges", "Known damaged ranges of a container's data.", _CONTAINER),
         MetricDefinition("nadi_store_queue_bytes", "Bytes of requests waiting for a frame.", _CONTAINER),
         MetricDefinition("nadi_store_log_bytes", "Bytes of a container's log, with its separate files.", _CONTAINER),
         MetricDefinition(
@@ -77,7 +77,9 @@ MEANINGS = by_name(
         MetricDefinition("nadi_store_scrub_damages", "Damaged places found by the last scrub."),
         MetricDefinition("nadi_store_scrub_renewals", "Damaged copies replaced by the last scrub."),
         MetricDefinition("nadi_store_scrub_read_bytes", "Bytes read by the running scrub, or else by the last one."),
-        MetricDefinition("nadi_peers_held_bytes", "Bytes buffered for connected peers, by direction.", ("direction",)),
+        MetricDefinition(
+            "nadi_peers_buffered_bytes", "Bytes buffered for connected peers, by direction.", ("direction",)
+        ),
         MetricDefinition(
             "nadi_peers_max_bytes", "Limit on bytes buffered for connected peers, by direction.", ("direction",)
         ),
@@ -111,7 +113,7 @@ def samples(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
     yield from _containers(store, runtime)
     yield from _scrub(store.scrub, runtime)
     for direction, pool in (("receiving", store.budget.receiving), ("sending", store.budget.sending)):
-        yield _sample("nadi_peers_held_bytes", pool.held_bytes, direction)
+        yield _sample("nadi_peers_buffered_bytes", pool.buffered_bytes, direction)
         yield _sample("nadi_peers_max_bytes", pool.total_bytes, direction)
     yield _sample("nadi_peers_waiting", store.budget.waiting)
     yield _sample("nadi_peers_too_slow", store.too_slow)
@@ -151,7 +153,7 @@ def _running(container: Container, number: str, now_s: float) -> Iterator[Sample
     state = container.state
     is_full = container.logged_bytes > container.log_max_bytes or container.waits_for_space
     oldest = next(state.to_move(), None)
-    yield _sample("nadi_store_damaged_places", len(container.damaged) + container.damage.unlisted, number)
+    yield _sample("nadi_store_damaged_ranges", len(container.damaged) + container.damage.unlisted, number)
     yield _sample("nadi_store_queue_bytes", container.queue.size_bytes, number)
     yield _sample("nadi_store_log_bytes", container.logged_bytes, number)
     yield _sample("nadi_store_log_full", int(is_full), number)

@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 def release(folder: Path) -> bool:
     """Release the reserved space; return False if there is none."""
     path = folder / _FILE
-    had = disk.held_bytes(path) > 0
+    had = disk.allocated_bytes(path) > 0
     path.unlink(missing_ok=True)
     return had
 
 
-def is_no_room(error: Exception, folder: Path) -> bool:
+def is_disk_full(error: Exception, folder: Path) -> bool:
     if isinstance(error, (lmdb.DiskError, StorageFullError)):
         return True
     if isinstance(error, OSError) and not isinstance(error, NadiError):
-        return disk.is_no_room(error)
+        return disk.is_disk_full(error)
     # LMDB reports a write cut short by a full disk as an input/output error
     return isinstance(error, (lmdb.Error, UnavailableError)) and free_bytes(folder) < FULL_BELOW_BYTES
 
@@ -51,7 +51,7 @@ def mapped_errors(folder: Path) -> Iterator[None]:
     except (lmdb.Error, OSError, UnavailableError) as error:
         if isinstance(error, StorageFullError):
             raise
-        if is_no_room(error, folder):
+        if is_disk_full(error, folder):
             message = f"no space in {folder} ({error}): free space on its disk, then try again"
             raise StorageFullError(message) from error
         if isinstance(error, lmdb.Error):
@@ -66,7 +66,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def take(folder: Path) -> None:
-    if disk.held_bytes(folder / _FILE) >= RESERVE_BYTES:
+    if disk.allocated_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
     try:
         descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,6 +75,6 @@ def take(folder: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if not disk.is_no_room(error):
+        if not disk.is_disk_full(error):
             raise
         log.info("no space reserved in %s: %s", folder, error)

@@ -106,8 +106,8 @@ class Scrubber:
 
     def begin(self) -> None:
         """Start a pass now, replacing a weekly one that is running; a requested one continues."""
-        if self.running is None or not self.running.asked:
-            self._record.running, self._record.place = ScrubPass(self._runtime.now_ms(), asked=True), ScrubCursor()
+        if self.running is None or not self.running.requested:
+            self._record.running, self._record.place = ScrubPass(self._runtime.now_ms(), requested=True), ScrubCursor()
             self._saved_at = 0.0  # so that a restart resumes it
             self._requested.set()
 
@@ -165,11 +165,11 @@ class Scrubber:
         self._save()
         log.log(
             logging.ERROR if scrub_pass.damages else logging.INFO,
-            "the scrub read %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged places: %d",
+            "the scrub read %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged ranges: %d",
             scrub_pass.read_bytes,
             scrub_pass.records,
             scrub_pass.snapshot_bytes,
-            (scrub_pass.ended_ms - scrub_pass.begun_ms) / 1000,
+            (scrub_pass.ended_ms - scrub_pass.started_ms) / 1000,
             scrub_pass.damages,
         )
 
@@ -296,7 +296,7 @@ class Scrubber:
                 raise UnavailableError(f"container {container.number} has recovered meanwhile")
         finally:
             state.record_cache.release(record)
-            container.make_room()
+            container.evict_idle()
 
     async def _renew(self, container: Container, record: SegmentRecord, extent: Extent, scrub_pass: ScrubPass) -> None:
         outcome = "was stored again"
@@ -310,13 +310,13 @@ class Scrubber:
         problem = f"the description of chunk {extent.chunk} is damaged or missing, but all its data is intact"
         log.warning("the scrub found damage without data loss: %s; the chunk %s", problem, outcome)
         scrub_pass.renewals += 1
-        if len(scrub_pass.renewed) < limits.SCRUB_DAMAGES_TOLD:
+        if len(scrub_pass.renewed) < limits.SCRUB_DAMAGES_REPORTED:
             scrub_pass.renewed.append(f"{problem}; the chunk {outcome}")
 
     def _note(self, scrub_pass: ScrubPass, text: str) -> None:
         log.error("the scrub found damage: %s", text)
         scrub_pass.damages += 1
-        if len(scrub_pass.damaged) < limits.SCRUB_DAMAGES_TOLD:
+        if len(scrub_pass.damaged) < limits.SCRUB_DAMAGES_REPORTED:
             scrub_pass.damaged.append(text)
 
     @staticmethod
@@ -328,7 +328,7 @@ class Scrubber:
     async def _pause(self, size_bytes: int, scrub_pass: ScrubPass) -> None:
         """Pause between two reads to keep the rate limit, and slightly longer while appends wait."""
         now = self._runtime.monotonic()
-        pace = limits.SCRUB_ASKED_BYTES_PER_S if scrub_pass.asked else limits.SCRUB_BYTES_PER_S
+        pace = limits.SCRUB_REQUESTED_BYTES_PER_S if scrub_pass.requested else limits.SCRUB_BYTES_PER_S
         self._free_at = max(self._free_at, now - 0.1) + size_bytes / pace
         await asyncio.sleep(max(self._free_at - now, 0.0))
         self._unyielded += size_bytes

@@ -38,7 +38,7 @@ from nadi.segmentstore.tier1.blob_files import BlobFile, BlobFiles
 from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier2.checksums import ChunkDescription, boundaries_of, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class StorageWriter:
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk, perhaps due for compaction
         self.error: Exception | None = None  # error of the last round, if it failed
-        self._complaints = Complaints(log, "storage writer %s waits and will retry")
+        self._problems = ProblemLog(log, "storage writer %s waits and will retry")
 
     def start(self) -> None:
         with about(container=self.number):
@@ -190,7 +190,7 @@ class StorageWriter:
                 pause = STORAGE_WRITER_TICK_S
                 backoff.reset()
                 self.error = None
-                self._complaints.settled(number)
+                self._problems.settled(number)
             except Exception as error:
                 self.error = error
                 self._container.counts.tier2_errors += 1
@@ -198,7 +198,7 @@ class StorageWriter:
                     backoff.at_most(FULL_PAUSE_S)
                 pause = backoff.take()
                 if isinstance(error, NadiError):
-                    self._complaints.tell(number, error)
+                    self._problems.report(number, error)
                 else:  # a bug: without this task the log fills up
                     log.exception("storage writer %s failed: report this bug; next attempt in %.1f s", number, pause)
 
@@ -252,7 +252,7 @@ class StorageWriter:
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
         moving = set(self._moving.values())
-        most_bytes = min(CHUNK_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still accepts small chunks
+        most_bytes = min(CHUNK_MAX_BYTES, self._chunks.free_bytes())  # a nearly full disk still accepts small chunks
         runs = self._container.runs
         for record, due_before in self._due(everything):
             move = next_move(record, self._moving, runs, most_bytes, due_before, adopts=self._chunks.is_here)
@@ -289,7 +289,7 @@ class StorageWriter:
         become a chunk."""
         parts: list[Buffer] = []
         if file is None:
-            self._chunks.check_room(sum(extent.length for extent in extents))
+            self._chunks.check_free_space(sum(extent.length for extent in extents))
             blocks = await self._read(record, extents)
             if blocks is None:
                 return False
@@ -374,7 +374,7 @@ class StorageWriter:
 
     def _record_stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # look it up again: it may have been evicted meanwhile
-        frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # this frees the log
+        frame.emit(stored, *([record] if record is not None else []), of_reserve=ALL)  # this frees the log
 
     async def _drop_lost_plans(self) -> None:
         """Drop the plans of an earlier process, or of a failed attempt."""
@@ -382,7 +382,7 @@ class StorageWriter:
             return
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
         if lost:
-            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL), own=True)
+            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_reserve=ALL), own=True)
 
     async def _compact_once(self) -> None:
         """Merge consecutive small chunks into one, in a segment that recently got a new chunk."""
@@ -421,4 +421,4 @@ class StorageWriter:
                 return
             await self._chunks.delete(name)
             self._container.counts.deleted_chunks += 1
-        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL), own=True)
+        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_reserve=ALL), own=True)

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from nadi.access.budget import Budget
-from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
 from nadi.access.tokens import TokenKey
 from nadi.errors import ClosedError, InvalidArgumentError, NadiError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
@@ -147,7 +147,7 @@ class SegmentStore:
     beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the storage of the initial containers, if outside the
     folder; by default the store owns all containers. owner_of: returns the owner of another container. on_lost: called
     with the number of a container that another server took over, once it is closed here; without it the whole store
-    must stop then, and `taken` is set. `taken` is also set if another server takes over tier 2."""
+    must stop then, and `taken_over` is set. It is also set if another server takes over tier 2."""
 
     def __init__(
         self,
@@ -179,10 +179,10 @@ class SegmentStore:
             except BaseException:
                 self._lock.release()
                 raise
-        self.taken = asyncio.Event()  # another server has the folder: this one must stop
+        self.taken_over = asyncio.Event()  # another server has the folder: this one must stop
         self.log_max_bytes = log_max_bytes
         if chunks.claim is not None:
-            chunks.claim.on_lost = self.taken.set
+            chunks.claim.on_lost = self.taken_over.set
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # released, but not yet closed
         self._coming: Container | None = None  # being acquired
@@ -219,13 +219,13 @@ class SegmentStore:
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
             container.on_opened = partial(note_missing, container, self.chunks)
-        container.on_taken = self._on_taken_over if self._on_lost is None else partial(self._drop_lost, container)
+        container.on_taken_over = self._on_taken_over if self._on_lost is None else partial(self._drop_lost, container)
         return container
 
     def _on_taken_over(self) -> None:
         if self.chunks.claim is not None and self._lock.is_held():
             self.chunks.claim.overtaken()  # logs the reason
-        self.taken.set()
+        self.taken_over.set()
 
     def _storage_writer(self, container: Container) -> StorageWriter:
         return StorageWriter(container, self.chunks, self._reader, self._at_once, self._runtime)
@@ -384,7 +384,7 @@ class SegmentStore:
         self.listener = Listener(
             self._connection,
             _abort,
-            most=files_left(CONNECTIONS_MAX),
+            most=available_files(CONNECTIONS_MAX),
             most_of_address=CONNECTIONS_OF_ADDRESS,
             name="segment store",
         )
@@ -393,7 +393,7 @@ class SegmentStore:
         self.address = sockets[0].getsockname()[:2]
         return self.address
 
-    def _connection(self, guest: AcceptedConnection | None = None) -> Connection:
+    def _connection(self, accepted: AcceptedConnection | None = None) -> Connection:
         return Connection(
             self.container_of,
             self._service,
@@ -402,7 +402,7 @@ class SegmentStore:
             self._report,
             self.budget,
             self._scheduler,
-            *((guest.settle, guest.leave) if guest is not None else ()),
+            *((accepted.mark_busy, accepted.leave) if accepted is not None else ()),
         )
 
     async def _patrol_connections(self) -> None:

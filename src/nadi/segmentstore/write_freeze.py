@@ -18,13 +18,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.errors import ConflictError, DamagedDataError, NadiError, RequestTimeoutError, UnavailableError
-from nadi.observe.cluster import HeldContainer
+from nadi.observe.cluster import FrozenContainer
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.data_dir import find_store
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.records import ContainerRecords, MovedAway
+from nadi.segmentstore.tier2.records import ContainerRecords, NewLocation
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ async def abandon_folder(folder: Path, stored: ContainerRecords, to: str, migrat
     for number in range(store.containers):
         record = (await stored.read(number)).record
         if record.moved is None:
-            await stored.move_away(number, record.epoch, MovedAway(to, migration))
+            await stored.move_away(number, record.epoch, NewLocation(to, migration))
     await REAL.in_thread(replace(store, moved_to=to, moved_by=migration).write, folder)
 
 
@@ -74,7 +74,7 @@ class WriteFreeze:
         return self._phase is _FreezePhase.KEPT
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the freeze ends on its own."""
         return max(0.0, self._ends_at - self._runtime.monotonic())
 
@@ -88,7 +88,7 @@ class WriteFreeze:
                 await writer.move_everything(container.state.sequence)
             await container.checkpoints.bring_up_to_date()
 
-    async def begin(self, limit_s: float) -> list[HeldContainer]:
+    async def begin(self, limit_s: float) -> list[FrozenContainer]:
         """Freeze writes for at most `limit_s`; return once tier 2 has everything. On an error, writes continue.
         ConflictError: they are frozen already. RequestTimeoutError: tier 2 lacks data after `limit_s`.
         DamagedDataError: damaged bytes in the log can't be moved."""
@@ -112,16 +112,16 @@ class WriteFreeze:
                 ) from error
             raise
         self._phase = _FreezePhase.HELD
-        self._timer = asyncio.get_running_loop().call_later(self.left_s, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(self.remaining_s, self._expire)
         return frozen
 
     def _is_held(self) -> ConflictError:
-        return ConflictError(f"writes are frozen already, for at most {self.left_s:.0f} s more: try again later")
+        return ConflictError(f"writes are frozen already, for at most {self.remaining_s:.0f} s more: try again later")
 
     def _each(self) -> Iterable[tuple[Container, StorageWriter]]:
         return zip(self._store.containers, self._store.storage_writers, strict=True)
 
-    async def _freeze_container(self, container: Container, writer: StorageWriter) -> HeldContainer:
+    async def _freeze_container(self, container: Container, writer: StorageWriter) -> FrozenContainer:
         await container.call(lambda frame: None, own=True)  # requests in flight are durable
         await writer.move_everything()
         for frame in container.state.frames.values():  # frames whose bytes could not be moved
@@ -130,7 +130,7 @@ class WriteFreeze:
             raise DamagedDataError(record.name, extent.offset, extent.end, "they can't be moved from the log to tier 2")
         while container.parts.snapshots.sequence < container.state.sequence:
             await container.checkpoints.bring_up_to_date()
-        return HeldContainer(container.number, container.state.sequence)
+        return FrozenContainer(container.number, container.state.sequence)
 
     def _expire(self) -> None:
         if self._phase is _FreezePhase.HELD:
@@ -149,9 +149,9 @@ class WriteFreeze:
         self, hold: str, leave: Callable[[], Awaitable[None]], is_abandoned: Callable[[], Awaitable[bool]]
     ) -> None:
         """Make the freeze permanent. hold: the id of the freeze, which must still be active. leave: prevents other
-        servers from opening this data. is_left: returns whether a failed `leave` did, or may have, taken effect: then
-        the freeze is permanent, else writes resume. Runs to its end even if the caller is cancelled. ConflictError:
-        writes aren't frozen any more."""
+        servers from opening this data. is_abandoned: returns whether a failed `leave` did, or may have, taken effect:
+        then the freeze is permanent, else writes resume. Runs to its end even if the caller is cancelled.
+        ConflictError: writes aren't frozen any more."""
         if self._phase is not _FreezePhase.HELD or hold != self.id:
             raise ConflictError("the write freeze has ended and writes continue: begin again")
         self._phase = _FreezePhase.LEAVING

@@ -30,8 +30,8 @@ def lag(query: Any) -> QueryLag | None:
     bytes and events are summed, and the longest wait is returned.
 
     >>> from nadi.spark import lag
-    >>> behind = {"bytes": 5000, "events": 50, "seconds": 1.5}
-    >>> lag({"sources": [{"latestOffset": {"cut": "...", "behind": behind}}]})
+    >>> measured = {"bytes": 5000, "events": 50, "seconds": 1.5}
+    >>> lag({"sources": [{"latestOffset": {"cut": "...", "lag": measured}}]})
     QueryLag(size_bytes=5000, events=50, seconds=1.5, skipped_bytes=0)
     """
     progress = getattr(query, "lastProgress", query)
@@ -41,13 +41,13 @@ def lag(query: Any) -> QueryLag | None:
     latest = [offset for source in sources if (offset := _latest(source)) is not None]
     if not latest:
         return None
-    size, events, seconds = combined(offset["behind"] for offset in latest).values()
+    size, events, seconds = combined(offset["lag"] for offset in latest).values()
     return QueryLag(size, events, seconds, sum(offset.get("skipped_bytes", 0) for offset in latest))
 
 
-def combined(behind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def combined(lags: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Combine several lags, in the form that queries report, into one; None is unknown."""
-    lags = list(behind)
+    lags = list(lags)
     events, seconds = [each["events"] for each in lags], [each["seconds"] for each in lags]
     return {
         "bytes": sum(each["bytes"] for each in lags),
@@ -64,4 +64,4 @@ def _latest(source: Any) -> Mapping[str, Any] | None:
             offset = json.loads(offset)
         except ValueError:
             return None
-    return offset if isinstance(offset, Mapping) and isinstance(offset.get("behind"), Mapping) else None
+    return offset if isinstance(offset, Mapping) and isinstance(offset.get("lag"), Mapping) else None

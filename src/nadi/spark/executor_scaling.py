@@ -40,7 +40,7 @@ class Size:
         return self._needed[0][1]
 
 
-class ExecutorFollowing:
+class ExecutorScaler:
     """The loop that `follow_segments` started. It ends with `close`, its `with` block or Spark."""
 
     def __init__(
@@ -57,11 +57,11 @@ class ExecutorFollowing:
         self._ended = threading.Event()
         self.wanted = 0  # executors, at the last poll
         self._error: BaseException | None = None
-        self.look()
+        self.poll()
         self._thread = threading.Thread(target=self._run, name="nadi executors", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Count the segments, and request the executors that they need."""
         segments = sum(len(self._manager.current_segments(self._scope, stream)) for stream in self._streams)
         wanted = self._size.after(segments, time.monotonic())
@@ -76,7 +76,7 @@ class ExecutorFollowing:
     def _run(self) -> None:
         while not self._ended.wait(self._period_s):
             try:
-                self.look()
+                self.poll()
             except UnavailableError as error:
                 _log.warning("the number of executors stays unchanged, as nadi doesn't respond: %s", error)
             except BaseException as error:
@@ -100,7 +100,7 @@ class ExecutorFollowing:
         if error is not None:
             raise error
 
-    def __enter__(self) -> ExecutorFollowing:
+    def __enter__(self) -> ExecutorScaler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -122,7 +122,7 @@ def follow_segments(
     segments_per_executor: int = 1,
     idle_s: float = 60.0,
     period_s: float = 5.0,
-) -> ExecutorFollowing:
+) -> ExecutorScaler:
     """Keep as many executors as the streams have segments, within limits; return the running loop.
 
     spark: the driver's session on a cluster, without Spark's dynamic allocation, which would request another number. On
@@ -158,7 +158,7 @@ def follow_segments(
         if not least <= seconds < math.inf:
             raise InvalidArgumentError(f"{name} must be {least} seconds or more, not {seconds}")
     size = Size(min_executors, max_executors, segments_per_executor, idle_s)
-    return ExecutorFollowing(manager, scope, names, SparkExecutors(spark), size, period_s)
+    return ExecutorScaler(manager, scope, names, SparkExecutors(spark), size, period_s)
 
 
 class SparkExecutors:

@@ -26,13 +26,13 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import successors_of
 from nadi.errors import (
     ConflictError,
-    EpochGoneError,
+    EpochExpiredError,
     StreamRecreatedError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import TXN_TOGETHER_MAX
+from nadi.limits import TXN_BATCH_MAX
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import attempt_of_task
 from nadi.spark.ledger import ledger
@@ -208,7 +208,7 @@ class SinkRecord:
             await successors_of(stores_of(self._manager), self._options.scope, self._options.stream, segment)
         except StreamRecreatedError:
             return None
-        except EpochGoneError:  # the segment was forgotten after many scalings
+        except EpochExpiredError:  # the segment was forgotten after many scalings
             pass
         return intent
 
@@ -221,7 +221,7 @@ class SinkRecord:
         try:
             cut = await commit_all(self._manager, self._options, intent.transactions, subject)
         except TransactionFailedError:
-            if len(intent.transactions) > TXN_TOGETHER_MAX:
+            if len(intent.transactions) > TXN_BATCH_MAX:
                 raise  # it may be partly written
             controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
             for txn_id in intent.transactions:  # if one was aborted, all were
@@ -245,7 +245,7 @@ async def commit_all(
     TransactionFailedError, naming the `subject`, if one was aborted or has expired.
     """
     controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
-    groups = [transactions[at : at + TXN_TOGETHER_MAX] for at in range(0, len(transactions), TXN_TOGETHER_MAX)]
+    groups = [transactions[at : at + TXN_BATCH_MAX] for at in range(0, len(transactions), TXN_BATCH_MAX)]
     try:
         for group in groups:
             await controller.commit_together(scope, stream, group)

@@ -52,11 +52,11 @@ class _CheckpointFile(msgspec.Struct, frozen=True):
 
 
 class _MirrorHeader(msgspec.Struct, frozen=True):
-    came: list[_CheckpointFile]
-    went: list[str]
+    added: list[_CheckpointFile]
+    removed: list[str]
 
 
-class Mirrored(msgspec.Struct, frozen=True):
+class MirrorEntry(msgspec.Struct, frozen=True):
     """The table entry of a name. batch: the last one planned; planned: the checksum of its offsets in Spark's log;
     start, end: of the valid bytes."""
 
@@ -89,9 +89,9 @@ def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
         except (struct.error, msgspec.DecodeError) as error:
             raise NadiError(f"the mirrored checkpoint is damaged at byte {offset:,}: {error}") from error
         offset += _LENGTH.size + size
-        for path in header.went:
+        for path in header.removed:
             files.pop(path, None)
-        for file in header.came:
+        for file in header.added:
             data = bytes(view[offset : offset + file.size])
             offset += file.size
             if sha256(data).digest() != file.digest:
@@ -149,7 +149,9 @@ class CheckpointMirror:
             await writer.flush()
             time_ms = round(time.time() * 1000)
             planned = self._planned(batch)
-            entry = Mirrored(self._name, query_id, batch, planned, len(now), size, time_ms, self._start, writer.tell())
+            entry = MirrorEntry(
+                self._name, query_id, batch, planned, len(now), size, time_ms, self._start, writer.tell()
+            )
             if not await self._record.replace(entry):
                 raise ConflictError(
                     f"another query mirrors its checkpoint as {self._name!r}: give each query its own 'mirror_name'"
@@ -168,7 +170,7 @@ class CheckpointMirror:
         self._writer = await self._manager.create_byte_writer(self._scope, stream_of(self._name))
         return self._writer
 
-    def _checked(self, entry: Mirrored, query_id: str, batch: int) -> Mirrored:
+    def _checked(self, entry: MirrorEntry, query_id: str, batch: int) -> MirrorEntry:
         """Return the entry, unless the folder is older than it: the query may have continued on another machine."""
         if entry.query_id != query_id or entry.batch > batch or entry.planned != self._planned(entry.batch):
             is_other = "another " if entry.query_id == query_id and entry.batch <= batch else ""
@@ -237,11 +239,11 @@ def stream_of(name: str) -> str:
     return f"checkpoint-{name}"
 
 
-def _mirrors(manager: StreamManager, scope: str) -> Catalog[Mirrored]:
-    return ledger(manager, scope, "mirrored checkpoint", "checkpoint/", Mirrored)
+def _mirrors(manager: StreamManager, scope: str) -> Catalog[MirrorEntry]:
+    return ledger(manager, scope, "mirrored checkpoint", "checkpoint/", MirrorEntry)
 
 
-async def all_mirrored(manager: StreamManager, scope: str) -> tuple[list[Mirrored], list[Unreadable]]:
+async def all_mirrored(manager: StreamManager, scope: str) -> tuple[list[MirrorEntry], list[Unreadable]]:
     """Return the entries of a scope, sorted by name, and the unreadable records."""
     streams = set(await manager.list_streams(scope))
     entries, unreadable = await _mirrors(manager, scope).all()
@@ -255,7 +257,7 @@ def _new_folder(name: str) -> Path:
     return path
 
 
-async def restore(manager: StreamManager, scope: str, name: str, folder: str) -> Mirrored:
+async def restore(manager: StreamManager, scope: str, name: str, folder: str) -> MirrorEntry:
     """Write the mirrored checkpoint into a new folder, all or nothing; InvalidArgumentError if the folder exists,
     NotFoundError if the mirror doesn't."""
     destination = _new_folder(folder)

@@ -1,5 +1,5 @@
 """The data source that Spark registers. Every Python process that Spark starts to look for formats imports this module,
-so it imports as little as possible; `formats` has the implementation.
+so it imports as little as possible; `source_requests` has the implementation.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from nadi.spark.formats import SourceRequest
     from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+    from nadi.spark.source_requests import SourceRequest
 
 
-class Registered(DataSource):
+class RegisteredFormat(DataSource):
     """A format registered by its name."""
 
     def _source(self) -> SourceRequest:
-        from nadi.spark.formats import SourceRequest
         from nadi.spark.options.table import SparkFormat
+        from nadi.spark.source_requests import SourceRequest
 
         return SourceRequest(self.options, SparkFormat(self.name()))
 

@@ -31,7 +31,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import client_of
 from nadi.spark.cutover import Cutover, CutoverRecord, QuerySupersededError, State
-from nadi.spark.options.parsed import GivenOptions
+from nadi.spark.options.parsed import SparkOptions
 
 __all__ = ["Comparison", "QuerySupersededError", "Replay", "ReplayLag"]
 KeyOf = Callable[[bytes], bytes | str]
@@ -172,7 +172,7 @@ class ReplayLag:
             return f"{self.state.value}: waiting for the queries to report their positions"
         rate = "" if self.bytes_per_s is None else f", {self.bytes_per_s:,.0f} bytes/s faster"
         eta = "" if self.eta_s is None else f", {self.eta_s:,.0f} s remaining"
-        return f"{self.state.value}: {self.size_bytes:,} bytes behind{rate}{eta}"
+        return f"{self.state.value}: {self.size_bytes:,} bytes of lag{rate}{eta}"
 
 
 class Takeover:
@@ -211,7 +211,7 @@ class Takeover:
             )
         return cutover
 
-    async def behind(self) -> ReplayLag:
+    async def lag(self) -> ReplayLag:
         cutover = await self._cutover()
         old, new = await self._record.old_position.find(), await self._record.new_position.find()
         if old is None or new is None:
@@ -340,7 +340,7 @@ class Replay:
         self._checkpoint, self._start = checkpoint, start
         self._read, self._write = dict(read or {}), dict(write or {})
         scope = check_name("scope", given.get("scope", ""))
-        self._client = client_of(GivenOptions(given).connection())
+        self._client = client_of(SparkOptions(given).connection())
         self._takeover = Takeover(
             self._client.manager, scope, stream, old=old, new=new, output=output, trial=trial or f"{output}-{new}"
         )
@@ -353,16 +353,16 @@ class Replay:
             raise ConflictError(f"the replay {self._new} was abandoned")
         return self._run(cutover)
 
-    def behind(self) -> ReplayLag:
+    def lag(self) -> ReplayLag:
         """Return the new version's lag behind the old one, and the remaining time."""
-        return self._client.run(self._takeover.behind())
+        return self._client.run(self._takeover.lag())
 
     def wait_until_caught_up(
-        self, timeout_s: float = 86_400.0, tell: Callable[[str], object] | None = print
+        self, timeout_s: float = 86_400.0, on_progress: Callable[[str], object] | None = print
     ) -> ReplayLag:
         """Wait until the new version has read what the old one has, printing progress; then it continues to follow.
 
-        ConflictError after timeout_s; the query's error if it fails. tell: None prints nothing.
+        ConflictError after timeout_s; the query's error if it fails. on_progress: None prints nothing.
         """
         deadline, reported_at = time.monotonic() + timeout_s, 0.0
         while True:
@@ -370,13 +370,13 @@ class Replay:
                 raise ConflictError(f"the replay {self._new} is not running here: call start() first")
             if (error := self.query.exception()) is not None:
                 raise error
-            lag = self.behind()
+            lag = self.lag()
             if lag.state is not State.FOLLOWING or lag.is_even:
                 return lag
             if time.monotonic() >= deadline:
                 raise ConflictError(f"{self._new} has not caught up with {self._old} after {timeout_s:.0f} s: {lag}")
-            if tell is not None and time.monotonic() - reported_at >= _REPORT_EVERY_S:
-                tell(f"{self._new}, {lag}")
+            if on_progress is not None and time.monotonic() - reported_at >= _REPORT_EVERY_S:
+                on_progress(f"{self._new}, {lag}")
                 reported_at = time.monotonic()
             time.sleep(0.2)
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from nadi.client.aio import StreamManager, Transaction
 from nadi.client.stream_cuts.timestamps import HEAD, TAIL
 from nadi.client.writing.transactions import release_transaction
-from nadi.errors import InvalidArgumentError, NadiError, NotEmptyError, SegmentGoneError
+from nadi.errors import InvalidArgumentError, NadiError, NotEmptyError, SegmentTruncatedError
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.streamcut import StreamCut
 from nadi.naming import VALUE
@@ -93,7 +93,7 @@ async def _drop(manager: StreamManager, former: StreamCut) -> None:
     except InvalidArgumentError:  # in some segment, the head is after the cut
         cuts = manager.cuts(former.scope, former.stream)
         head = await cuts.named(HEAD)
-        with suppress(SegmentGoneError):
+        with suppress(SegmentTruncatedError):
             if not (await cuts.compare(former, head)).is_at_or_before:
                 await manager.truncate_stream(await cuts.latest(former, head))
 

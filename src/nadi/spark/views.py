@@ -59,12 +59,12 @@ def register(
         if name.lower() in _SET_HERE:
             raise InvalidArgumentError(f"the option {name!r} can't be set for views: each view has its own")
     from nadi.spark.connections import client_of  # loads the client, which schema requests don't need
-    from nadi.spark.options.parsed import GivenOptions
+    from nadi.spark.options.parsed import SparkOptions
 
     if not isinstance(prefix, str) or not isinstance(streaming, bool):
         raise InvalidArgumentError(f"prefix must be a str and streaming a bool, not {prefix!r} and {streaming!r}")
     given = {name: str(value) for name, value in options.items()}
-    client = client_of(GivenOptions({name.lower(): value for name, value in given.items()}).connection())
+    client = client_of(SparkOptions({name.lower(): value for name, value in given.items()}).connection())
     is_ended = streaming or any(name.lower() == "end" for name in given)
     sources = client.run(_sources_of(client.manager, scope, is_ended))
     if spark.conf.get("spark.sql.caseSensitive") != "true":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.config import ServerConfig
-from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
+from nadi.errors import DataFolderTakeoverError, InvalidArgumentError, NadiError
 from nadi.observe import logs, traces
 from nadi.shutdown import end_process_within
 from nadi.standalone.embedded import ERROR_KINDS, Ready, stop_s
@@ -71,7 +71,7 @@ def main() -> int:
 
         uvloop.run(_serve(config, served))
     except NadiError as error:
-        if served or isinstance(error, DataFolderTakenError):  # the parent no longer waits for the start
+        if served or isinstance(error, DataFolderTakeoverError):  # the parent no longer waits for the start
             logging.error("%s", error)
             return 1
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")

@@ -24,8 +24,8 @@ from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
-from nadi.errors import DataFolderTakenError
-from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, STOP_DOOR_S, THREAD_SWITCH_S
+from nadi.errors import DataFolderTakeoverError
+from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, STOP_PORT_S, THREAD_SWITCH_S
 from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.naming import check_path
 from nadi.observe.health import Component
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from nadi.cluster.proxy.rest import RestProxy
     from nadi.controller.rest.endpoint import Api
-    from nadi.controller.rest.intake import Rejected, Sent
+    from nadi.controller.rest.intake import DataRequest, RejectedRecords
     from nadi.controller.rest.server import RestServer
     from nadi.controller.state.metadata import StreamName
     from nadi.ingest.intake import HttpIntake
@@ -142,7 +142,7 @@ class ServerAssembly:
             self._rests.append(rest)
             with listening(config.host, port, "--rest-port"):
                 await rest.start()
-            parts.step("the REST port", rest.stop, STOP_DOOR_S)
+            parts.step("the REST port", rest.stop, STOP_PORT_S)
         self._own_rest, self.rest_uri = self._rests[0].uri, self._rests[-1].uri
 
     async def _listen_store(self) -> tuple[str, int]:
@@ -170,21 +170,21 @@ class ServerAssembly:
             self._rpc_address = (advertised, port)
         self._calls.append(add(rpc))
         await rpc.start()
-        parts.step("the gRPC port", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
+        parts.step("the gRPC port", partial(rpc.stop, STOP_GRACE_S), STOP_PORT_S)
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{advertised}:{port}"
 
     def _open_own_clients(self, parts: ShutdownSteps, ports: ServerPorts, index: OwnClients) -> None:
         """Connect the web page and the REST port's data requests to the server through its ordinary ports."""
         closing: list[Callable[[], Awaitable[None]]] = [index.close]
         if self._api is not None:
-            intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, ports), asks=self._config.security.asks)
+            intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, ports), authenticates=self._config.security.authenticates)
             self._api.intake, self._page.ports = intake, ports
             closing += [intake.close, self._page.close]
 
         async def close() -> None:
             await asyncio.gather(*(close_client() for close_client in closing))
 
-        parts.step("this server's internal clients", close, STOP_DOOR_S)
+        parts.step("this server's internal clients", close, STOP_PORT_S)
 
     def _samples(self) -> Iterator[Sample]:
         yield _sample("nadi_build_info", 1, nadi.__version__)
@@ -192,7 +192,7 @@ class ServerAssembly:
         ports = {"store": [self.store.listener] if self.store.listener else []}
         ports["rest"] = [rest.listener for rest in self._rests]
         for port, listeners in ports.items():
-            yield _sample("nadi_connections", sum(len(listener.guests) for listener in listeners), port)
+            yield _sample("nadi_connections", sum(len(listener.connections) for listener in listeners), port)
             yield _sample("nadi_connections_refused", sum(listener.refused for listener in listeners), port)
             yield _sample("nadi_connections_ended", sum(listener.ended for listener in listeners), port)
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
@@ -218,7 +218,7 @@ def tls_of(security: ServerSecurity) -> ServerTls | None:
 def gate_of(security: ServerSecurity) -> Gate | None:
     """Return the authenticator of callers; None if they needn't authenticate. InvalidArgumentError: a file of users or
     keys is invalid."""
-    if not security.asks:
+    if not security.authenticates:
         return None
     bearer = None
     if security.bearer_keys is not None:
@@ -235,15 +235,15 @@ class _OwnIntake:
     """`Intake` of a server for data sent to its REST port, through clients of its own ports. Imports the implementation
     with the first request, which most servers never get, to start faster."""
 
-    def __init__(self, clients: OwnClients, *, asks: bool) -> None:
-        self._clients, self._asks = clients, asks
+    def __init__(self, clients: OwnClients, *, authenticates: bool) -> None:
+        self._clients, self._authenticates = clients, authenticates
         self._opening = asyncio.Lock()
         self._intake: HttpIntake | None = None
 
-    async def events(self, stream: StreamName, sent: Sent) -> int:
+    async def events(self, stream: StreamName, sent: DataRequest) -> int:
         return await (await self._open()).events(stream, sent)
 
-    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
+    async def logs(self, stream: StreamName, sent: DataRequest) -> RejectedRecords | None:
         return await (await self._open()).logs(stream, sent)
 
     async def close(self) -> None:
@@ -255,7 +255,7 @@ class _OwnIntake:
                 await asyncio.to_thread(importlib.import_module, "nadi.ingest.intake")
                 from nadi.ingest.intake import HttpIntake
 
-                self._intake = HttpIntake(self._clients, asks=self._asks)
+                self._intake = HttpIntake(self._clients, authenticates=self._authenticates)
             return self._intake
 
 
@@ -271,9 +271,9 @@ async def serve(
     """Serve until SIGTERM, SIGINT or `until`.
 
     ready: called once clients can connect. stopping: called when the server begins to stop. A stop during the start
-    takes effect once it has started, because threads may be writing; `ready` isn't called then. DataFolderTakenError:
-    stopped because another server has the data folder. StoreError: stopped because tier 2 has another owner, or was
-    emptied.
+    takes effect once it has started, because threads may be writing; `ready` isn't called then.
+    DataFolderTakeoverError: stopped because another server has the data folder. StoreError: stopped because tier 2 has
+    another owner, or was emptied.
     """
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -294,7 +294,7 @@ async def serve(
                 gc.collect()
                 gc.freeze()
                 ready(server)
-            taken = asyncio.create_task(server.store.taken.wait())
+            taken = asyncio.create_task(server.store.taken_over.wait())
             await asyncio.wait([stop_task, taken], return_when=asyncio.FIRST_COMPLETED)
             taken.cancel()
             stop.set()
@@ -304,5 +304,5 @@ async def serve(
     claim = server.store.chunks.claim
     if claim is not None and claim.lost is not None:
         raise claim.lost.with_traceback(None)
-    if server.store.taken.is_set():
-        raise DataFolderTakenError(server.where)
+    if server.store.taken_over.is_set():
+        raise DataFolderTakeoverError(server.where)

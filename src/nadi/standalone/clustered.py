@@ -12,9 +12,9 @@ from nadi.client.control.security import Security
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.cluster.node import ClusterNode, NodeSettings, ServerAddresses, Stores
 from nadi.config import ServerConfig
-from nadi.controller.scaling.judge import profile_of
+from nadi.controller.scaling.decisions import profile_of
 from nadi.errors import DataFolderError
-from nadi.limits import PAGE_ANSWER_S, STOP_DOOR_S
+from nadi.limits import PAGE_ANSWER_S, STOP_PORT_S
 from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.object_log.engine import LogEngine
 from nadi.object_log.identity import OwnLog, known_cluster
@@ -82,13 +82,13 @@ class ClusterServer(ServerAssembly):
         """Open the object store, and this server's segment store over it."""
         config = self._config
         engine, registry = await open_engines(self._url, self._runtime, **config.store_options)
-        parts.step("the object store", engine.close, STOP_DOOR_S, after_all=True)
+        parts.step("the object store", engine.close, STOP_PORT_S, after_all=True)
         if config.cache is None:
             self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
             parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
         else:
             lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(config.cache))
-            parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_DOOR_S, after_all=True)
+            parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_PORT_S, after_all=True)
         settings = NodeSettings(
             containers=config.containers,
             open_log=partial(self._open_log, config.log, engine, parts) if config.log else None,
@@ -113,7 +113,7 @@ class ClusterServer(ServerAssembly):
         name = log_name(url, **options)
         known = await known_cluster(store, name, self._runtime)
         engine = await open_log(url, self._runtime, make=known is None, **options)
-        parts.step("the log", engine.close, STOP_DOOR_S, after_all=True)
+        parts.step("the log", engine.close, STOP_PORT_S, after_all=True)
         await prove(engine, None, self._runtime)
         return OwnLog(name, engine)
 

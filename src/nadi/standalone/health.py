@@ -53,11 +53,11 @@ def _peers(store: SegmentStore) -> Component:
     if listener is None:
         return leaf("peers", HealthStatus.STARTING)
     details: dict[str, Any] = {
-        "held_bytes": budget.held_bytes,
+        "buffered_bytes": budget.buffered_bytes,
         "peak_bytes": budget.peak_bytes,
         "most_bytes": budget.total_bytes,
         "waiting": budget.waiting,
-        "connections": len(listener.guests),
+        "connections": len(listener.connections),
         "refused": listener.refused,
         "ended": listener.ended,
         "too_slow": store.too_slow,
@@ -93,7 +93,7 @@ def _container(container: Container) -> Component:
     details |= {name: value for name, value in unusual.items() if value}
     damaged = container.damaged
     if damaged:
-        details["damaged_places"] = len(damaged) + container.damage.unlisted
+        details["damaged_ranges"] = len(damaged) + container.damage.unlisted
         details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
     return leaf(name, HealthStatus.UP, details)
 

@@ -16,13 +16,13 @@ from nadi.config import ServerConfig, ServerSecurity, is_any_address
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller
-from nadi.controller.scaling.judge import profile_of
+from nadi.controller.scaling.decisions import profile_of
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
-from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_DOOR_S, STOP_STORE_S
+from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_PORT_S, STOP_STORE_S
 from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.naming import check_path
-from nadi.observe.cluster import HoldReport
+from nadi.observe.cluster import WriteFreezeReport
 from nadi.observe.health import Component
 from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.store import SegmentStore
@@ -69,7 +69,7 @@ class Server(ServerAssembly):
             rpc_endpoint=(self.store_address[0], config.port),
             scaling=self._scaling,
         )
-        parts.step("the controller", self.controller.stop, STOP_DOOR_S)
+        parts.step("the controller", self.controller.stop, STOP_PORT_S)
         try:
             await self.controller.start()
         except StorageFullError as error:
@@ -85,15 +85,15 @@ class Server(ServerAssembly):
 
         await self._listen_rpc(parts, config.port, add)
         for rest in self._rests:  # stop before the controller, which answers requests under way
-            parts.step("the REST port", rest.stop, STOP_DOOR_S)
+            parts.step("the REST port", rest.stop, STOP_PORT_S)
         index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._own_ports(), index)
         leaving = _Leaving(self.folder, self.store)
-        parts.step("a migration's hold", leaving.stop, STOP_DOOR_S)
+        parts.step("a migration's hold", leaving.stop, STOP_PORT_S)
         self._answering = self.controller
         if self._api is not None:
-            self._api.controller, self._api.left = self.controller, leaving
+            self._api.controller, self._api.migration = self.controller, leaving
 
     def _own_ports(self, token: str = "") -> ServerPorts:
         """Return this process's own address, whatever address clients are given."""
@@ -115,7 +115,7 @@ class Server(ServerAssembly):
 
 def _token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
     """Return the key for delegation tokens; None if callers needn't authenticate."""
-    if not security.asks:
+    if not security.authenticates:
         return None
     if security.signing_key_file is not None:
         file = check_path("the signing key's file", security.signing_key_file)
@@ -134,9 +134,9 @@ class _Leaving:
     async def refresh(self) -> None:
         await self._hold.refresh()
 
-    async def hold(self, limit_s: float) -> HoldReport:
+    async def hold(self, limit_s: float) -> WriteFreezeReport:
         containers = await self._hold.begin(limit_s)
-        return HoldReport(self._hold.id, self._store.id, self._hold.left_s, containers)
+        return WriteFreezeReport(self._hold.id, self._store.id, self._hold.remaining_s, containers)
 
     async def go_on(self) -> None:
         await self._hold.end()

@@ -32,7 +32,7 @@ ABOUT = {  # parameters, optionally qualified by a query's name
     "after": "Page to return: `next` of the previous page.",
     "at": "Position, as in the body of a bookmark.",
     "by": "Clock of times: arrival, or the events' own time. Defaults to event time if the stream defines it.",
-    "CountBy.by": "Field to count by, or _arrived for the time of arrival.",
+    "CountBy.by": "Field to count by, or _arrival_time for the time of arrival.",
     "CountBy.limit": "Number of the most frequent values.",
     "end": "End of the range. Defaults to the current tail.",
     "eventBytes": "Maximum bytes of each event. Defaults to all.",
@@ -88,12 +88,12 @@ class FirstEvents(EventRange, frozen=True, kw_only=True):
     which: Literal["first", "last"] = "first"
 
 
-class Played(EventRange, frozen=True, kw_only=True):
+class PlaybackRange(EventRange, frozen=True, kw_only=True):
     speed: Annotated[float, Meta(ge=0.01, le=604_800.0)] = 1.0
     pauses: Literal["keep", "skip"] = "keep"
 
 
-class Searched(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class SearchParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     query: str = ""
     key: list[str] = []
     since: _Place = UNSET
@@ -107,14 +107,14 @@ class Searched(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, re
         return bounds | {"keys": self.key or None}
 
 
-class SearchFor(Searched, frozen=True, kw_only=True):
+class SearchFor(SearchParameters, frozen=True, kw_only=True):
     order: Literal["newest", "oldest", "best"] = "newest"
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 20
     after: _Place = UNSET
     event_bytes: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
 
-class CountBy(Searched, frozen=True, kw_only=True):
+class CountBy(SearchParameters, frozen=True, kw_only=True):
     by: Annotated[str, Meta(min_length=1, max_length=4_096)]
     interval: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 20
@@ -134,7 +134,7 @@ class StreamRateBody(ResponseBody, frozen=True):
     bytesPerSecond: float
 
 
-class TransactionSeen(ResponseBody, frozen=True):
+class TransactionBody(ResponseBody, frozen=True):
     """A transaction. created, leaseMs: null after its end."""
 
     id: str
@@ -156,14 +156,14 @@ class Scaling(ResponseBody, frozen=True):
     epoch: int
 
 
-class CutSeen(ResponseBody, frozen=True):
+class CutBody(ResponseBody, frozen=True):
     """A cut as text, and its time."""
 
     cut: str
     time: Moment
 
 
-class StepsSeen(ResponseBody, frozen=True):
+class SegmentSteps(ResponseBody, frozen=True):
     """A segment's bytes in equal steps of time between the first and the last event."""
 
     segment: int
@@ -175,49 +175,49 @@ class StreamSpan(ResponseBody, frozen=True):
     undefined. By event time, the cuts' `time` is that of the earliest and latest event, and `steps` contains the known
     distribution in between; bytesUnknown: bytes whose event times are still being read, otherwise null."""
 
-    head: CutSeen
-    tail: CutSeen
+    head: CutBody
+    tail: CutBody
     isSealed: bool
     eventTime: str | None = None
-    steps: list[StepsSeen] = field(default_factory=list)
+    steps: list[SegmentSteps] = field(default_factory=list)
     bytesUnknown: int | None = None
 
 
-class BookmarkSeen(ResponseBody, frozen=True):
-    """A bookmark. made: by the creating client's clock."""
+class BookmarkBody(ResponseBody, frozen=True):
+    """A bookmark. created: by the creating client's clock."""
 
     name: str
     streamName: str
     cut: str
     time: Moment
-    made: int
+    created: int
     note: str
     tags: list[str]
 
 
-class SliceSeen(ResponseBody, frozen=True):
+class SliceBody(ResponseBody, frozen=True):
     name: str
     streamName: str
-    start: CutSeen
-    end: CutSeen
-    made: int
+    start: CutBody
+    end: CutBody
+    created: int
     note: str
     tags: list[str]
 
 
 class SearchHit(ResponseBody, frozen=True):
-    """A matching event: its location, time of arrival, and an excerpt with most of the query's words; found: their
+    """A matching event: its location, time of arrival, and an excerpt with most of the query's words; matches: their
     starts and ends in the excerpt, in Unicode characters. event: with invalid UTF-8 replaced; sizeBytes: of the
     complete event."""
 
     segment: int
     offset: int
-    arrived: Moment
+    arrival_time: Moment
     score: float | None
     event: str
     sizeBytes: int
     excerpt: str | None
-    found: list[list[int]]
+    matches: list[list[int]]
 
 
 class SearchPage(ResponseBody, frozen=True):
@@ -235,7 +235,7 @@ class SearchCount(ResponseBody, frozen=True):
     events: int
 
 
-class UnreadableSeen(ResponseBody, frozen=True):
+class UnreadableRecordBody(ResponseBody, frozen=True):
     """An unreadable record. name: its name, or its stream's."""
 
     kind: Annotated[str, Meta(description="bookmark, slice, stream table, search index or standing queries.")]
@@ -243,7 +243,7 @@ class UnreadableSeen(ResponseBody, frozen=True):
     problem: str
 
 
-class SearchKept(ResponseBody, frozen=True):
+class SearchDefinitions(ResponseBody, frozen=True):
     """The search index and standing queries of a stream."""
 
     streamName: str
@@ -260,45 +260,46 @@ class SearchField(ResponseBody, frozen=True):
 
 
 class SearchIndex(ResponseBody, frozen=True):
-    """The state of an index. events: indexed events; unfit: events that didn't parse; gaps: ranges of truncated or
-    damaged data; bytesOfPast: bytes to be backfilled; bytesBehind: lag behind the tail, null if unknown; indexers:
+    """The state of an index. events: indexed events; invalid: events that didn't parse; gaps: ranges of truncated or
+    damaged data; backfillBytes: bytes to be backfilled; lagBytes: lag behind the tail, null if unknown; indexers:
     number of live indexers."""
 
     format: Annotated[str, Meta(description="json or text.")]
     fields: list[SearchField]
     isStopped: bool
     events: int
-    unfit: int
+    invalid: int
     gaps: int
-    bytesOfPast: int
-    bytesBehind: int | None
+    backfillBytes: int
+    lagBytes: int | None
     indexers: int
 
 
-class StandingQuerySeen(ResponseBody, frozen=True):
-    """A standing query. made: by the creating client's clock."""
+class StandingQueryBody(ResponseBody, frozen=True):
+    """A standing query. created: by the creating client's clock."""
 
     name: str
     query: str
-    made: int
+    created: int
 
 
-class StandingQueriesSeen(ResponseBody, frozen=True):
+class StandingQueriesBody(ResponseBody, frozen=True):
     """The standing queries of a stream, and their progress. hits: the stream of hits, as scope/stream; catchingUp:
-    queries that are still matching past events; events: matched events; found: hits so far; unfit: events that didn't
-    parse; gaps, bytesBehind: as in an index; matchers: number of live matchers; first: the first queries by name."""
+    queries that are still matching past events; events: matched events; hitCount: hits so far; invalid: events that
+    didn't parse; gaps, lagBytes: as in an index; matchers: number of live matchers; first: the first queries by
+    name."""
 
     hits: str
     queries: int
     catchingUp: int
     isStopped: bool
     events: int
-    found: int
-    unfit: int
+    hitCount: int
+    invalid: int
     gaps: int
-    bytesBehind: int | None
+    lagBytes: int | None
     matchers: int
-    first: list[StandingQuerySeen]
+    first: list[StandingQueryBody]
 
 
 class CreateBookmark(RequestBody, frozen=True):
@@ -326,21 +327,21 @@ class TruncateBody(RequestBody, frozen=True):
     at: Place
 
 
-class GroupSeen(ResponseBody, frozen=True):
+class ReaderGroupBody(ResponseBody, frozen=True):
     """A reader group that reads the stream. position: null if unknown, for the reason in `why`."""
 
     scopeName: str
     readerGroupName: str
-    position: CutSeen | None
+    position: CutBody | None
     readers: int | None
     segments: int | None
-    bytesBehind: int | None
-    eventsBehind: int | None
-    secondsBehind: float | None
+    lagBytes: int | None
+    lagEvents: int | None
+    lagSeconds: float | None
     why: str
 
 
-class EventSeen(ResponseBody, frozen=True):
+class EventBody(ResponseBody, frozen=True):
     """An event: `text` if it is UTF-8, otherwise `base64`; media: the type of a picture. time: of arrival, accurate to
     a second or, at low rates, to ten; or event time. due: playback time of a late event, if it differs. sizeBytes: of
     the complete event, if it is cut off."""
@@ -364,7 +365,7 @@ class EventsMessage(ResponseBody, frozen=True):
     """
 
     at: int
-    events: list[EventSeen]
+    events: list[EventBody]
     passed: int = 0
     isBehind: bool = False
     next: int | None = None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from nadi.controller.rest.endpoint import ANYONE, Asked, Parameter, RestCall, RestEndpoint
+from nadi.controller.rest.endpoint import ANYONE, NeedOf, Parameter, RestCall, RestEndpoint
 from nadi.errors import InvalidArgumentError
 from nadi.loopback_clients import OwnClients
 from nadi.web.bodies import ABOUT
@@ -81,7 +81,7 @@ Bound = Callable[[OwnClients], RestEndpoint]
 def through_client(
     verb: str,
     path: str,
-    needs: Asked,
+    needs: NeedOf,
     gives: Any = None,
     codes: Mapping[int, str] | None = None,
     query: type[msgspec.Struct] | None = None,

@@ -66,7 +66,7 @@ class Readers:
         return (
             of("/events", self.events, bodies.FirstEvents, JSON),
             of("/tail", self.tail, bodies.TailFrom, SSE),
-            of("/play", self.play, bodies.Played, SSE),
+            of("/play", self.play, bodies.PlaybackRange, SSE),
         )
 
     async def events(self, call: RestCall) -> Response:
@@ -92,7 +92,7 @@ class Readers:
     async def play(self, call: RestCall) -> Response:
         """Replay a range of a stream in batches by server-sent events, at the original or another speed, and finish
         with an event of type `end`."""
-        query = parse_query(call, bodies.Played)
+        query = parse_query(call, bodies.PlaybackRange)
 
         async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
             from nadi.web.reading.playing import play, replay_of

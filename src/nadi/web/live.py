@@ -63,26 +63,26 @@ async def _rates(call: RestCall, scope: str | None) -> Response:
     return await stream_array(pages(), call.page)
 
 
-@endpoint("GET", STREAM + "/segments", on_stream(Act.LOOK), list[SegmentReport])
+@endpoint("GET", STREAM + "/segments", on_stream(Act.INSPECT), list[SegmentReport])
 async def segments(call: RestCall) -> Response:
     """List all segments of a stream, current and past: key range, lifetime and size."""
     return await reports(call, SEGMENTS)
 
 
-@endpoint("GET", STREAM + "/transactions", on_stream(Act.LOOK), list[bodies.TransactionSeen])
+@endpoint("GET", STREAM + "/transactions", on_stream(Act.INSPECT), list[bodies.TransactionBody])
 async def transactions(call: RestCall) -> Response:
     """List a stream's transactions: unfinished ones, oldest first, then the most recently ended."""
     name, known = call.stream, call.controller.transactions
     await call.controller.stream(name)
     ended = {txn_text(txn): state for txn, state in await known.completed(name)}
     listed = [
-        bodies.TransactionSeen(text, state.name, live.created_ms, live.lease_ms)
+        bodies.TransactionBody(text, state.name, live.created_ms, live.lease_ms)
         for state in _UNFINISHED
         for text, live in known.live(name, state).items()
         if text not in ended
     ]
     listed.sort(key=lambda body: body.created or 0)
-    listed += [bodies.TransactionSeen(text, state.name, None, None) for text, state in ended.items()]
+    listed += [bodies.TransactionBody(text, state.name, None, None) for text, state in ended.items()]
     return reply(listed)
 
 

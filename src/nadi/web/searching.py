@@ -87,7 +87,7 @@ async def counts(call: RestCall, manager: StreamManager) -> Response:
 # --- state, which is read without opening an index -------------------------------------
 
 
-@through_client("GET", SCOPE + "/searched", on_scope(Permission.READ), list[bodies.SearchKept])
+@through_client("GET", SCOPE + "/searched", on_scope(Permission.READ), list[bodies.SearchDefinitions])
 async def searched(call: RestCall, manager: StreamManager) -> Response:
     """List the streams of a scope that have a search index or standing queries."""
     from nadi.search.definition import Definitions
@@ -95,11 +95,11 @@ async def searched(call: RestCall, manager: StreamManager) -> Response:
 
     definitions = Definitions(manager, call.scope)
     (indexes, bad_indexes), (sets, bad_sets) = await definitions.catalog.all(), await sets_of(definitions).all()
-    indexed = {stream for stream, definition in indexes.items() if not definition.is_dropped}
+    indexed = {stream for stream, definition in indexes.items() if not definition.is_deleted}
     indexed |= {record.name for record in bad_indexes}  # a request for one of them reports the problem
     matched = {*sets, *(record.name for record in bad_sets)}
     names = sorted(name for name in indexed | matched if shows(call.caller, call.scope, name))
-    return reply([bodies.SearchKept(name, name in indexed, name in matched) for name in names])
+    return reply([bodies.SearchDefinitions(name, name in indexed, name in matched) for name in names])
 
 
 @through_client("GET", STREAM + "/search/index", on_stream(Act.READ), bodies.SearchIndex)
@@ -110,7 +110,8 @@ async def index(call: RestCall, manager: StreamManager) -> Response:
     scope, stream = call.stream
     status = await Indexes(manager, scope).status(stream)
     fields = [
-        bodies.SearchField(field.name, field.kind, status.having[field.name]) for field in status.definition.fields
+        bodies.SearchField(field.name, field.kind, status.field_counts[field.name])
+        for field in status.definition.fields
     ]
     return reply(
         bodies.SearchIndex(
@@ -118,16 +119,16 @@ async def index(call: RestCall, manager: StreamManager) -> Response:
             fields,
             status.definition.is_stopped,
             status.indexed,
-            status.unfit,
+            status.invalid,
             status.gaps,
-            status.past_bytes,
-            status.behind_bytes,
+            status.backfill_bytes,
+            status.lag_bytes,
             len(status.indexers),
         )
     )
 
 
-@through_client("GET", STREAM + "/search/standing", on_stream(Act.READ), bodies.StandingQueriesSeen)
+@through_client("GET", STREAM + "/search/standing", on_stream(Act.READ), bodies.StandingQueriesBody)
 async def standing(call: RestCall, manager: StreamManager) -> Response:
     """Show a stream's standing queries and their progress."""
     from nadi.search.percolate.catalog import StandingQueries
@@ -137,18 +138,18 @@ async def standing(call: RestCall, manager: StreamManager) -> Response:
     status = await queries.status(stream)
     first = islice(await queries.list(stream), REST_STANDING_QUERIES)
     return reply(
-        bodies.StandingQueriesSeen(
+        bodies.StandingQueriesBody(
             status.definition.hits,
             status.queries,
             status.catching_up,
             status.definition.is_stopped,
             status.events,
             status.hits,
-            status.unfit,
+            status.invalid,
             status.gaps,
-            status.behind_bytes,
+            status.lag_bytes,
             len(status.matchers),
-            [bodies.StandingQuerySeen(query.name, query.text, query.created_ms) for query in first],
+            [bodies.StandingQueryBody(query.name, query.text, query.created_ms) for query in first],
         )
     )
 
@@ -228,12 +229,12 @@ def _check_allowed(url: str) -> None:
 
 
 def _seen(hit: Hit, most: int | None) -> bodies.SearchHit:
-    arrived = round(hit.arrived.timestamp() * 1000)
+    arrival_time = round(hit.arrival_time.timestamp() * 1000)
     excerpt, marks = (
-        (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(range_) for range_ in hit.excerpt.found])
+        (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(range_) for range_ in hit.excerpt.matches])
     )
     event = hit.data[:most].decode(errors="replace")
-    return bodies.SearchHit(hit.segment_id, hit.offset, arrived, hit.score, event, len(hit.data), excerpt, marks)
+    return bodies.SearchHit(hit.segment_id, hit.offset, arrival_time, hit.score, event, len(hit.data), excerpt, marks)
 
 
 def _text(value: object) -> str:

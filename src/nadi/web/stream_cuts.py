@@ -42,8 +42,8 @@ def _times(manager: StreamManager, query: bodies.ByTimes | None = None) -> CutTi
     return CutTimes(manager, query.by or None if query else None)
 
 
-async def _cut_seen(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
-    return bodies.CutSeen(cut.as_text(), await times.of(cut))
+async def _cut_seen(times: CutTimes, cut: StreamCut) -> bodies.CutBody:
+    return bodies.CutBody(cut.as_text(), await times.of(cut))
 
 
 # --- cuts -----------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ async def span(call: RestCall, manager: StreamManager) -> Response:
     "GET",
     STREAM + "/cut",
     on_stream(Act.READ),
-    bodies.CutSeen,
+    bodies.CutBody,
     query=bodies.CutAt,
     codes={400: "The position is invalid."},
 )
@@ -71,7 +71,7 @@ async def cut(call: RestCall, manager: StreamManager) -> Response:
     return reply(await _cut_seen(_times(manager, query), await manager.cuts(*call.stream).named(query.at)))
 
 
-@through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.TruncateBody)
+@through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutBody, body=bodies.TruncateBody)
 async def truncate(call: RestCall, manager: StreamManager) -> Response:
     """Delete all events of a stream before a position."""
     position = await manager.cuts(*call.stream).named(call.body.at)
@@ -86,15 +86,15 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-async def seen_bookmark(times: CutTimes, bookmark: Bookmark) -> bodies.BookmarkSeen:
+async def seen_bookmark(times: CutTimes, bookmark: Bookmark) -> bodies.BookmarkBody:
     at = await _cut_seen(times, bookmark.cut)
-    return bodies.BookmarkSeen(
-        bookmark.name, bookmark.stream, at.cut, at.time, _ms(bookmark.made_at), bookmark.note, list(bookmark.tags)
+    return bodies.BookmarkBody(
+        bookmark.name, bookmark.stream, at.cut, at.time, _ms(bookmark.created_at), bookmark.note, list(bookmark.tags)
     )
 
 
 @through_client(
-    "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=bodies.StreamQuery
+    "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkBody], query=bodies.StreamQuery
 )
 async def bookmarks(call: RestCall, manager: StreamManager) -> Response:
     """List a scope's bookmarks with their times."""
@@ -107,7 +107,7 @@ async def bookmarks(call: RestCall, manager: StreamManager) -> Response:
     "POST",
     SCOPE + "/bookmarks",
     _writes,
-    bodies.BookmarkSeen,
+    bodies.BookmarkBody,
     status=201,
     body=bodies.CreateBookmark,
     codes=_NAMES | _TAKEN,
@@ -120,7 +120,7 @@ async def create_bookmark(call: RestCall, manager: StreamManager) -> Response:
     return reply(await seen_bookmark(_times(manager), created), 201)
 
 
-@through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkSeen, body=bodies.Rename, codes=_TAKEN)
+@through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkBody, body=bodies.Rename, codes=_TAKEN)
 async def rename_bookmark(call: RestCall, manager: StreamManager) -> Response:
     """Rename a bookmark."""
     renamed = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
@@ -138,12 +138,12 @@ async def delete_bookmark(call: RestCall, manager: StreamManager) -> Response:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-async def seen_slice(times: CutTimes, named: NamedSlice) -> bodies.SliceSeen:
+async def seen_slice(times: CutTimes, named: NamedSlice) -> bodies.SliceBody:
     start, end = await asyncio.gather(_cut_seen(times, named.start), _cut_seen(times, named.end))
-    return bodies.SliceSeen(named.name, named.stream, start, end, _ms(named.made_at), named.note, list(named.tags))
+    return bodies.SliceBody(named.name, named.stream, start, end, _ms(named.created_at), named.note, list(named.tags))
 
 
-@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=bodies.StreamQuery)
+@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceBody], query=bodies.StreamQuery)
 async def slices(call: RestCall, manager: StreamManager) -> Response:
     """List a scope's named slices with the times of their ends."""
     query = parse_query(call, bodies.StreamQuery)
@@ -155,7 +155,7 @@ async def slices(call: RestCall, manager: StreamManager) -> Response:
     "POST",
     SCOPE + "/slices",
     _writes,
-    bodies.SliceSeen,
+    bodies.SliceBody,
     status=201,
     body=bodies.CreateSlice,
     codes=_NAMES | _TAKEN,
@@ -169,7 +169,7 @@ async def create_slice(call: RestCall, manager: StreamManager) -> Response:
     return reply(await seen_slice(_times(manager), created), 201)
 
 
-@through_client("PUT", _SLICE, _writes, bodies.SliceSeen, body=bodies.Rename, codes=_TAKEN)
+@through_client("PUT", _SLICE, _writes, bodies.SliceBody, body=bodies.Rename, codes=_TAKEN)
 async def rename_slice(call: RestCall, manager: StreamManager) -> Response:
     """Rename a slice."""
     renamed = await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)
@@ -187,7 +187,7 @@ async def delete_slice(call: RestCall, manager: StreamManager) -> Response:
 # --- reader groups --------------------------------------------------------------------------------
 
 
-@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=bodies.ByTimes)
+@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.ReaderGroupBody], query=bodies.ByTimes)
 async def groups(call: RestCall, manager: StreamManager) -> Response:
     """List the reader groups that read a stream, with position and lag."""
     times = _times(manager, parse_query(call, bodies.ByTimes))
@@ -195,7 +195,9 @@ async def groups(call: RestCall, manager: StreamManager) -> Response:
     return reply(await asyncio.gather(*(_group(call, manager, times, lag) for lag in lags)))
 
 
-async def _group(call: RestCall, manager: StreamManager, times: CutTimes, lag: GroupLagReport) -> bodies.GroupSeen:
+async def _group(
+    call: RestCall, manager: StreamManager, times: CutTimes, lag: GroupLagReport
+) -> bodies.ReaderGroupBody:
     position, why = None, lag.why
     try:
         group = await manager.reader_group_manager(lag.scope).get_reader_group(lag.group)
@@ -203,15 +205,15 @@ async def _group(call: RestCall, manager: StreamManager, times: CutTimes, lag: G
         position = await _cut_seen(times, cut) if cut is not None else None
     except NadiError as error:  # no permission for the group, or a group of another client
         why = why or str(error)
-    return bodies.GroupSeen(
+    return bodies.ReaderGroupBody(
         lag.scope,
         lag.group,
         position,
         lag.readers,
         lag.segments,
-        lag.bytes_behind,
-        lag.events_behind,
-        lag.seconds_behind,
+        lag.lag_bytes,
+        lag.lag_events,
+        lag.lag_seconds,
         why,
     )
 
@@ -219,7 +221,7 @@ async def _group(call: RestCall, manager: StreamManager, times: CutTimes, lag: G
 # --- unreadable records --------------------------------------------------------------------------
 
 
-@through_client("GET", SCOPE + "/unreadable", on_scope(Permission.READ), list[bodies.UnreadableSeen])
+@through_client("GET", SCOPE + "/unreadable", on_scope(Permission.READ), list[bodies.UnreadableRecordBody])
 async def unreadable(call: RestCall, manager: StreamManager) -> Response:
     """List a scope's unreadable records, each with its problem and a remedy."""
     from nadi.search.definition import Definitions
@@ -241,7 +243,7 @@ async def unreadable(call: RestCall, manager: StreamManager) -> Response:
     }
     return reply(
         [
-            bodies.UnreadableSeen(kind, record.name, record.problem)
+            bodies.UnreadableRecordBody(kind, record.name, record.problem)
             for kind, records in (by_name | visible).items()
             for record in records
         ]

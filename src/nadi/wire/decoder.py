@@ -29,7 +29,7 @@ _FRAME = struct.Struct(">ii")
 _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
-_LEAST_ROOM = 4096
+_LEAST_FREE_BYTES = 4096
 _GROWTH = 4  # size of the next buffer relative to the last one
 
 
@@ -37,7 +37,7 @@ class MemoryBudget(Protocol):
     """A memory budget that is charged for buffers as long as they are referenced."""
 
     @property
-    def room_bytes(self) -> int: ...
+    def capacity_bytes(self) -> int: ...
 
     def take(self, size_bytes: int) -> None: ...
 
@@ -105,7 +105,7 @@ class Decoder:
     def get_buffer(self, _hint: int = -1) -> memoryview:
         """Return the buffer for the transport to fill."""
         size = self.current_bytes
-        if size - self._end < _LEAST_ROOM or (self._start < self._end and self._start + self.wanted_bytes > size):
+        if size - self._end < _LEAST_FREE_BYTES or (self._start < self._end and self._start + self.wanted_bytes > size):
             self._renew()
         return self._view[self._end :]
 
@@ -161,7 +161,7 @@ class Decoder:
         self._end += count
         return list(self.commands())
 
-    def rest(self) -> None:
+    def release_idle(self) -> None:
         """Release the buffer of an idle connection."""
         if self._start == self._end:
             self.close()
@@ -175,8 +175,8 @@ class Decoder:
     def _renew(self) -> None:
         """Move the incomplete frame to the head of a new buffer that can hold all of it."""
         pending = self._end - self._start
-        size = self._size if self._held is None else max(self._least, min(self._size, self._held.room_bytes))
-        fresh = self._buffer(max(size, self.wanted_bytes, pending + _LEAST_ROOM))
+        size = self._size if self._held is None else max(self._least, min(self._size, self._held.capacity_bytes))
+        fresh = self._buffer(max(size, self.wanted_bytes, pending + _LEAST_FREE_BYTES))
         fresh[:pending] = self._view[self._start : self._end]
         self._view, self._start, self._end, self._shared = fresh, 0, pending, False
         self.current_bytes = len(fresh)

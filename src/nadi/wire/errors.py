@@ -159,6 +159,8 @@ def is_whole(request: wire.Command, answer: wire.Command) -> bool:
     match request, answer:
         case wire.ReadTable(keys=requested), wire.TableRead(entries=returned):
             return len(returned) == len(requested)
-        case wire.UpdateTableEntries(entries=put) | wire.UpdateTableToFreeRoom(entries=put), wire.TableEntriesUpdated():
+        case wire.UpdateTableEntries(entries=put) | wire.UpdateTableToFreeSpace(
+            entries=put
+        ), wire.TableEntriesUpdated():
             return len(answer.versions) == len(put)
     return True

@@ -304,7 +304,7 @@ def test_a_reader_and_a_block_are_read_as_arrow(meters: StreamManager) -> None:
         {"stream": "meters", "value_format": "xml"},
         {"stream": "meters", "unnest": True},
         {"stream": "meters", "event_time_unit": "s"},
-        {"stream": "meters", "event_time_unit": "h", "columns": ["event_time"]},
+        {"stream": "meters", "columns": ["event_time"], "event_time_unit": "h"},
         {"stream": "meters", "on_damage": "ignore"},
         {"stream": "meters", "value_format": "json", "value_schema": "offset long", "unnest": True},
         {"stream": "meters", "value_format": "json", "value_schema": "wh lnog"},
@@ -312,7 +312,7 @@ def test_a_reader_and_a_block_are_read_as_arrow(meters: StreamManager) -> None:
     ],
 )
 def test_invalid_arguments_are_rejected(meters: StreamManager, given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=["stream", *given][-1].removesuffix("s")):
         nadi.scan(meters, "sc", **given)
 
 
@@ -339,5 +339,5 @@ def test_invalid_split_arguments_are_rejected(meters: StreamManager) -> None:
         {"count": 2, "max_bytes": 10, "ordered": True},
     ]
     for given in wrong:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="max_bytes" if "max_bytes" in given else "count"):
             scan.splits(**given)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import nadi
 from nadi.client import Basic, Bearer, StreamManager
-from nadi.client.control.security import Encoded
+from nadi.client.control.security import EncodedCredentials
 from nadi.client.scan import connection
 from nadi.client.scan.connection import ConnectionSettings
 from nadi.client.scan.pieces import ScanRange, split_at
@@ -27,7 +27,7 @@ from nadi.client.scan.split import Split, data_of, text_of
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
-    SegmentGoneError,
+    SegmentTruncatedError,
     StreamNotFoundError,
     StreamRecreatedError,
     TruncatedError,
@@ -50,7 +50,7 @@ def filled(manager: StreamManager, stream: str, events: int = 1_000, segments: i
     return manager.cuts("sc", stream).tail()
 
 
-def split_of(credentials: Basic | Bearer | Encoded | None = None) -> Split:
+def split_of(credentials: Basic | Bearer | EncodedCredentials | None = None) -> Split:
     piece = ScanRange("meters", (1 << 32) | 2, 16, 4_096, ((0, 100),))
     rows = ScanRows("home", ("event", "position"), "ms", None, "skip", False)
     return Split(ConnectionSettings("tls://store:9090", credentials, "/etc/ca.pem", False), rows, (piece,))
@@ -152,8 +152,10 @@ def test_text_and_pickle_round_trip(uneven: StreamManager) -> None:
     assert pa.table(Split.from_text(real.as_text())).equals(pa.table(real))
 
 
-@pytest.mark.parametrize("credentials", [Basic("ann", "very secret"), Bearer("secret"), Encoded("Basic c2VjcmV0")])
-def test_text_has_credentials_only_on_request(credentials: Basic | Bearer | Encoded) -> None:
+@pytest.mark.parametrize(
+    "credentials", [Basic("ann", "very secret"), Bearer("secret"), EncodedCredentials("Basic c2VjcmV0")]
+)
+def test_text_has_credentials_only_on_request(credentials: Basic | Bearer | EncodedCredentials) -> None:
     split = split_of(credentials)
     assert b"ecret" not in data_of(split.as_text())
     assert "ecret" not in repr(split)
@@ -227,7 +229,7 @@ def test_read_after_truncation_of_whole_segment(uneven: StreamManager) -> None:
     splits = nadi.scan(uneven, "sc", "gone").splits(1)
     uneven.scale_stream("sc", "gone", [0], [(0.0, 0.5), (0.5, 1.0)])
     uneven.truncate_stream(uneven.cuts("sc", "gone").tail())
-    with pytest.raises(SegmentGoneError):
+    with pytest.raises(SegmentTruncatedError):
         list(splits[0].batches())
 
 

@@ -164,7 +164,7 @@ def test_a_slice_of_a_batch_is_stored_alone() -> None:
 
 def test_invalid_value_or_event_is_rejected() -> None:
     arrow = Arrow(pa.schema([pa.field("a", pa.int64(), nullable=False)]))
-    with pytest.raises(SerializationError):
+    with pytest.raises(SerializationError, match="Table"):
         arrow.serialize(pa.table({"a": [1]}))
     with pytest.raises(SerializationError, match=r"b: int64.*a: int64"):
         arrow.serialize(pa.record_batch({"b": [1]}))

@@ -53,7 +53,7 @@ def test_definition_is_found_by_name(manager: StreamManager) -> None:
     made = tables.define("plain", value_schema=SCHEMA, key=["meter"], event_time="at", note="the cellar")
     assert (made.scope, made.name, made.stream, made.value_format) == ("tables", "plain", "plain", "json")
     assert (made.key, made.event_time, made.note) == (("meter",), "at", "the cellar")
-    assert abs((datetime.now(UTC) - made.made_at).total_seconds()) < 60
+    assert abs((datetime.now(UTC) - made.created_at).total_seconds()) < 60
     assert tables.get("plain") == made
     other = tables.define("by-hand", stream="plain", value_schema="wh long", value_format="msgpack")
     assert tables.list() == [other, made]
@@ -64,9 +64,9 @@ def test_definition_is_found_by_name(manager: StreamManager) -> None:
     changed = tables.define("by-hand", stream="plain", value_schema="wh double", replace=True)
     assert tables.get("by-hand") == changed
     assert changed.value_schema == "wh double"
-    assert tables.drop("by-hand")
-    assert not tables.drop("by-hand")
-    assert tables.drop("plain")
+    assert tables.delete("by-hand")
+    assert not tables.delete("by-hand")
+    assert tables.delete("plain")
     assert tables.list() == []
     with pytest.raises(StreamTableNotFoundError, match="'by-hand'"):
         tables.get("by-hand")
@@ -80,7 +80,7 @@ def test_columns_follow_the_stream_schema(manager: StreamManager) -> None:
     assert pa.table(table.rows()).drop(["segment_id", "offset"]).to_pylist() == [
         {"meter": "m1", "wh": 3, "at": datetime(2026, 11, 14, tzinfo=UTC)}
     ]
-    assert manager.stream_tables("tables").drop("typed")
+    assert manager.stream_tables("tables").delete("typed")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_opening_table_with_incompatible_schema_fails(manager: StreamManager) ->
     schemas.register(Struct(Other))
     with pytest.raises(InvalidArgumentError, match="'meter'"):
         nadi.stream_table(manager, "tables", "changing")
-    manager.stream_tables("tables").drop("changing")
+    manager.stream_tables("tables").delete("changing")
 
 
 def test_slices_and_malformed_events(manager: StreamManager) -> None:
@@ -170,7 +170,7 @@ def test_slices_and_malformed_events(manager: StreamManager) -> None:
         with pytest.raises(InvalidArgumentError, match=r"other.*tables/typed"):
             table.rows(slice=given)
     for name in ("mixed", "strict"):
-        tables.drop(name)
+        tables.delete(name)
 
 
 def test_deleting_stream_deletes_only_its_definitions(manager: StreamManager) -> None:
@@ -187,7 +187,7 @@ def test_deleting_stream_deletes_only_its_definitions(manager: StreamManager) ->
     manager.create_stream("tables", "goes")
     with pytest.raises(StreamTableNotFoundError):
         tables.get("goes")
-    tables.drop("stays")
+    tables.delete("stays")
 
 
 async def test_define_during_stream_deletion_leaves_no_definition(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_key_may_contain_event_time(manager: StreamManager) -> None:
     tables = manager.stream_tables("tables")
     tables.define("plain", value_schema="m string, at timestamp, wh long", key=["m", "at"], event_time="at")
     assert pa.table(nadi.stream_table(manager, "tables", "plain").latest()).num_rows == 0
-    tables.drop("plain")
+    tables.delete("plain")
 
 
 async def test_concurrent_drops_of_one_definition(uri: str) -> None:
@@ -273,7 +273,7 @@ async def test_concurrent_drops_of_one_definition(uri: str) -> None:
         tables = manager.stream_tables("drops")
         for _ in range(5):
             await tables.define("meters", value_schema="wh long")
-            assert any(await asyncio.gather(*(tables.drop("meters") for _ in range(4))))
+            assert any(await asyncio.gather(*(tables.delete("meters") for _ in range(4))))
             assert await tables.list() == []
 
 

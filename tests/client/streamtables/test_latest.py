@@ -56,7 +56,7 @@ def home(uri: str) -> Iterator[tuple[StreamManager, list[Row], list[tuple[int, S
                     first, second = sorted(one.segment_id for one in manager.current_segments("sc", "usage"))[-2:]
                     manager.scale_stream("sc", "usage", [first, second], [(0.0, 0.5)])
         yield manager, rows, places
-        manager.stream_tables("sc").drop("usage")
+        manager.stream_tables("sc").delete("usage")
 
 
 def state(rows: list[Row]) -> dict[str, Row]:
@@ -164,7 +164,7 @@ def test_times_bookmarks_and_table_without_key(home: Any) -> None:
         nadi.stream_table(manager, "sc", "plain-usage").latest()
     with pytest.raises(InvalidArgumentError):
         nadi.stream_table(manager, "sc", "plain-usage").changes()
-    manager.stream_tables("sc").drop("plain-usage")
+    manager.stream_tables("sc").delete("plain-usage")
 
 
 def test_changes_written_to_a_stream_give_the_rows(home: Any) -> None:
@@ -182,7 +182,7 @@ def test_changes_written_to_a_stream_give_the_rows(home: Any) -> None:
             view = pa.table(again.latest())
             assert view.schema.names == ["meter", "wh", "note", "segment_id", "offset"]
             assert by_meter(view) == state(rows[:count])
-    manager.stream_tables("sc").drop("usage-changes")
+    manager.stream_tables("sc").delete("usage-changes")
 
 
 def test_key_other_than_routing_key_has_a_stable_order(uri: str) -> None:
@@ -218,7 +218,7 @@ def test_key_other_than_routing_key_has_a_stable_order(uri: str) -> None:
                     held[row["meter"]] = row
             assert held == by_meter(pa.table(table.latest(cut)))
             start = cut
-        manager.stream_tables("sc").drop("mixed-up")
+        manager.stream_tables("sc").delete("mixed-up")
 
 
 def test_keys_of_all_types_and_rows_without_key(uri: str, memory: str) -> None:
@@ -252,7 +252,7 @@ def test_keys_of_all_types_and_rows_without_key(uri: str, memory: str) -> None:
         ]
         assert pa.table(table.rows()).num_rows == 401
         assert pa.table(table.changes()).num_rows == 4 + 2 * 395
-        manager.stream_tables("sc").drop(stream)
+        manager.stream_tables("sc").delete(stream)
 
 
 def test_full_disk_raises_storage_full_and_leaves_no_files(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:

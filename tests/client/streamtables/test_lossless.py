@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from nadi.client.serializers.types import of_ddl
-from nadi.client.streamtables.lossless import MisfitError, lossless
+from nadi.client.streamtables.lossless import ValueMismatchError, lossless
 
 INTS = pa.list_(pa.field("element", pa.int32()))
 MONEY = pa.decimal128(9, 2)
@@ -138,6 +138,6 @@ def test_lossless_number_for_a_time_counts_the_unit_of_its_column(
     ],
 )
 def test_lossy_value_is_rejected_by_row(column: pa.Array, kind: pa.DataType, row: int | None) -> None:
-    with pytest.raises(MisfitError) as refused:
+    with pytest.raises(ValueMismatchError) as refused:
         lossless(column, kind)
     assert refused.value.row == row

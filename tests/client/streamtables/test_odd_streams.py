@@ -110,7 +110,7 @@ def test_sealed_and_recreated_stream(manager: StreamManager) -> None:
     manager.seal_stream("sc", "ends")
     assert wh(table.latest()) == {"a": 1}
     for once in (None, "name"):
-        with pytest.raises(NadiError):
+        with pytest.raises(NadiError, match="sc/ends is sealed"):
             nadi.write_rows(manager, "sc", "ends", pa.table({"meter": ["a"]}), once=once)
     manager.delete_stream("sc", "ends")
     with pytest.raises(StreamNotFoundError):

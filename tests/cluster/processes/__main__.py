@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.cluster.processes.story import run_story
+from tests.cluster.processes.random_faults import run_faults
 
 
 def main() -> None:
@@ -30,10 +30,10 @@ def main() -> None:
     def log(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} {text}", flush=True)
 
-    story = run_story(folder, seed, arguments.kills, s3=arguments.store == "s3", say=log)
-    waited_s = sorted(story.waited_s)
+    run = run_faults(folder, seed, arguments.kills, s3=arguments.store == "s3", say=log)
+    waited_s = sorted(run.waited_s)
     log(
-        f"{dict(story.happened)}; time until all clients had acknowledgements: median "
+        f"{dict(run.happened)}; time until all clients had acknowledgements: median "
         f"{statistics.median(waited_s):.2f} s, maximum {waited_s[-1]:.2f} s"
     )
 

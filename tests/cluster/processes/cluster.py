@@ -13,8 +13,8 @@ from nadi.errors import UnavailableError
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.records import ContainerRecords
-from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.patience import PATIENCE_S
+from tests.cluster.processes.port_wires import PortWires
 from tests.cluster.processes.server import Server
 from tests.cluster.processes.stores import FolderStore, S3Store
 from tests.cluster.processes.wires import Wire, Wires
@@ -23,11 +23,11 @@ from tests.cluster.processes.wires import Wire, Wires
 class Cluster:
     """Servers at fixed positions, all running; `close` ends those still running.
 
-    doors: whether clients and servers connect through wires, and `balancer` leads clients to an unharmed server.
+    wired: whether clients and servers connect through wires, and `balancer` leads clients to an unharmed server.
     """
 
     def __init__(
-        self, folder: Path, servers: int, *, s3: bool = False, containers: int = 4, doors: bool = False
+        self, folder: Path, servers: int, *, s3: bool = False, containers: int = 4, wired: bool = False
     ) -> None:
         self.folder, self.wires = folder, Wires()
         self.s3: S3Store | None = None
@@ -37,9 +37,9 @@ class Cluster:
         self.containers = containers
         self.servers = [Server(number, folder, self.store, containers) for number in range(servers)]
         self.balancer: Wire | None = None
-        if doors:
+        if wired:
             for server in self.servers:
-                server.doors = Doors(self.wires, server.number, (server.port, server.store_port), self._pids)
+                server.port_wires = PortWires(self.wires, server.number, (server.port, server.store_port), self._pids)
             self.balancer = self.wires.wire(("127.0.0.1", self.servers[0].port))
 
     def _pids(self) -> list[int]:
@@ -118,9 +118,9 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, servers: int, *, s3: bool = False, containers: int = 4, doors: bool = False
+    folder: Path, servers: int, *, s3: bool = False, containers: int = 4, wired: bool = False
 ) -> Iterator[Cluster]:
-    cluster = Cluster(folder, servers, s3=s3, containers=containers, doors=doors)
+    cluster = Cluster(folder, servers, s3=s3, containers=containers, wired=wired)
     try:
         cluster.start()
         yield cluster

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from nadi.limits import CLUSTER_DRAIN_S
 from tests.cluster.processes.cluster import Cluster
-from tests.cluster.processes.doors import CLIENTS, SERVERS
 from tests.cluster.processes.patience import PATIENCE_S
+from tests.cluster.processes.port_wires import CLIENTS, SERVERS
 from tests.cluster.processes.server import Server
 from tests.cluster.processes.stores import S3Store
 
@@ -189,11 +189,11 @@ class Faults:
         self._cut(SERVERS)
 
     def _cut(self, kind: str) -> None:
-        doors = self._some().doors
-        assert doors is not None
-        doors.cut(kind)
+        wired = self._some().port_wires
+        assert wired is not None
+        wired.cut(kind)
         self._wait(12.0)
-        doors.mend()
+        wired.mend()
 
     # --- the store ---------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ import msgspec
 
 from nadi.config import ServerConfig
 from nadi.standalone.embedded import Ready, encoded
-from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.patience import PATIENCE_S
+from tests.cluster.processes.port_wires import PortWires
 from tests.cluster.processes.stores import FolderStore, S3Store
 from tests.support.ports import free_port
 
@@ -30,7 +30,7 @@ class Server:
         self.log = folder / f"server-{number}.log"
         self._folder, self._store, self._containers = folder / f"cache-{number}", store, containers
         self.environment: dict[str, str] = {}
-        self.doors: Doors | None = None
+        self.port_wires: PortWires | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.is_paused = False
         self.ready = Ready()
@@ -38,7 +38,7 @@ class Server:
     @property
     def host(self) -> str:
         """Return the address known to clients and the other servers."""
-        return "127.0.0.1" if self.doors is None else self.doors.host
+        return "127.0.0.1" if self.port_wires is None else self.port_wires.host
 
     @property
     def uri(self) -> str:
@@ -127,8 +127,8 @@ class Server:
             if pipe is not None:
                 pipe.close()
         self.process, self.is_paused = None, False
-        if self.doors is not None:
-            self.doors.refuse()
+        if self.port_wires is not None:
+            self.port_wires.refuse()
 
     def log_tail(self, most: int = 6000) -> str:
         return self.log.read_text()[-most:] if self.log.exists() else ""

@@ -378,7 +378,7 @@ async def test_received_bodies_count_in_the_budget(tmp_path: Path, monkeypatch: 
         assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
         for _, writer in slow:
             writer.close()
-        await until_async(lambda: not budget.held_bytes)
+        await until_async(lambda: not budget.buffered_bytes)
         monkeypatch.setattr(limits, "REST_BODY_TIMEOUT_S", 60.0)
         async with httpx.AsyncClient(timeout=60) as client:
             made = await client.post(
@@ -430,15 +430,15 @@ async def test_received_input_counts_in_the_budget_until_answered(
         crowd = [await open_connection(*address(made)) for _ in range(CROWD)]
         for _, writer in crowd:
             writer.write(sent)
-        await until_async(lambda: pool.held_bytes >= CROWD * least_bytes)
+        await until_async(lambda: pool.buffered_bytes >= CROWD * least_bytes)
         for _ in range(20):
             await asyncio.sleep(0.005)
-            assert held_in(made) <= pool.held_bytes
+            assert held_in(made) <= pool.buffered_bytes
         assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + 2 * REST_SOCKET_BYTES)
         finish.set()
         for _, writer in crowd:
             writer.close()
-        await until_async(lambda: not pool.held_bytes and not pool.waiting)
+        await until_async(lambda: not pool.buffered_bytes and not pool.waiting)
 
 
 async def test_answered_body_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +451,7 @@ async def test_answered_body_is_released(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(3):
             writer.write(b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
             assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
-        await until_async(lambda: not budget.held_bytes)
+        await until_async(lambda: not budget.buffered_bytes)
         assert held_in(made) == 0
         assert budget.peak_bytes > 0
         writer.close()

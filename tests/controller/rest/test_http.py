@@ -234,7 +234,7 @@ async def test_stop_answers_request_with_missing_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("nadi.limits.REST_BODY_TIMEOUT_S", 600.0)
-    monkeypatch.setattr("nadi.standalone.assembly.STOP_DOOR_S", 60.0)  # ample for a slow machine
+    monkeypatch.setattr("nadi.standalone.assembly.STOP_PORT_S", 60.0)  # ample for a slow machine
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     await server.start()
     reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))

@@ -43,7 +43,7 @@ def samples(text: str) -> Samples:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server that reports two streams and two groups by name, with four of each; nothing is cached."""
     limits = "metrics_streams=2,metrics_groups=2,metrics_cached_s=0.000001"
-    limits += ",metrics_names_s=60,metrics_lags_s=60,metrics_kept_s=60"  # so that a slow machine omits nothing
+    limits += ",metrics_names_s=60,metrics_lags_s=60,metrics_cache_s=60"  # so that a slow machine omits nothing
     environment = {"NADI_LIMITS": limits}
     with (
         nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0, environment=environment) as server,
@@ -85,7 +85,7 @@ def _are_ordered(found: Samples) -> bool:
 def test_streams(scraped: Samples) -> None:
     assert scraped["nadi_streams"] == {(): 4}
     assert scraped["nadi_stream_segments"] == {("home", "s3"): 3, ("home", "s4"): 4, ("", OTHERS): 1 + 2}
-    assert scraped["nadi_stream_kept_bytes"] == {("home", "s3"): 15_000, ("home", "s4"): 20_000}
+    assert scraped["nadi_stream_retained_bytes"] == {("home", "s3"): 15_000, ("home", "s4"): 20_000}
     sizes, events = scraped["nadi_stream_bytes_per_second"], scraped["nadi_stream_events_per_second"]
     assert sizes["home", "s4"] == pytest.approx(100 * events["home", "s4"])
     assert all(rate > 0 for rate in sizes.values())
@@ -131,7 +131,7 @@ def test_unknown_lags_have_no_sample(server: EmbeddedServer, rest: httpx.Client,
     rest.post(f"/v1/scopes/{scope}/streams", json=body).raise_for_status()
     asyncio.run(make())
     (lag,) = rest.get(f"/v1/scopes/{scope}/readergroups/java/lag").json()
-    assert (lag["bytes_behind"], lag["seconds_behind"]) == (None, None)
+    assert (lag["lag_bytes"], lag["lag_seconds"]) == (None, None)
     assert lag["why"]
     end = time.monotonic() + 60
     while (scope, "s") not in (scrape := samples(rest.get("/metrics").text)).get("nadi_stream_segments", {}):

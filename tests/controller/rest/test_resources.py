@@ -269,11 +269,11 @@ def test_stream_retention_report(rest: httpx.Client, manager: StreamManager) -> 
     create(rest, "keeping", "a", retentionPolicy={"type": "LIMITED_SIZE_MB", "value": 5})
     path = "/v1/scopes/keeping/streams/a/retention"
     empty = rest.get(path).json()
-    assert (empty["kept_bytes"], empty["oldest_ms"], empty["holders"], empty["more_holders"]) == (0, 0, [], 0)
+    assert (empty["retained_bytes"], empty["oldest_ms"], empty["holders"], empty["more_holders"]) == (0, 0, [], 0)
     with manager.create_writer("keeping", "a") as writer:
         writer.write_event(bytes(92))
     kept = rest.get(path).json()
-    assert kept["kept_bytes"] == 100
+    assert kept["retained_bytes"] == 100
     assert kept["oldest_ms"] > 1_600_000_000_000
     assert kept["head"] == manager.stream_info("keeping", "a").head.as_text()
     error_of(rest.get("/v1/scopes/keeping/streams/b/retention"), 404)

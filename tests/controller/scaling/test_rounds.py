@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import FAST, Decision, ScalingJudge, ScalingStep
+from nadi.controller.scaling.decisions import FAST, Decision, ScalingDecider, ScalingStep
 from nadi.controller.scaling.rounds import log_decisions, logged_decisions
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
@@ -286,7 +286,7 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
         )
         for _ in range(3):
             await log_decisions(metadata, STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
-        await controller._flow.metadata.scalings(STREAM).drop()
+        await controller._flow.metadata.scalings(STREAM).delete()
         for size in (1, SCALING_LOG_ENTRIES - 2, 7):
             await log_decisions(metadata, STREAM, [entry] * size)
         fresh = [one.number for one in await logged_decisions(metadata, STREAM)]
@@ -317,13 +317,13 @@ async def test_streams_with_many_segments_are_evaluated_in_several_turns(monkeyp
             name = StreamName("home", f"wide{number}")
             await controller.create_stream(name, replace(ELASTIC, min_segments=60))
             store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
-        turn, evaluate = MostInATurn(), ScalingJudge.evaluate
+        turn, evaluate = MostInATurn(), ScalingDecider.evaluate
 
-        def counted(judge: ScalingJudge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
+        def counted(decider: ScalingDecider, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
             turn.count(len(segments))
-            return evaluate(judge, segments, *others, **more)
+            return evaluate(decider, segments, *others, **more)
 
-        monkeypatch.setattr(ScalingJudge, "evaluate", counted)
+        monkeypatch.setattr(ScalingDecider, "evaluate", counted)
         async with turn:
             await controller.scaling.round()
         assert turn.all == 12 * 60

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from nadi.controller.scaling.judge import Decision, Profile, ScalingJudge
+from nadi.controller.scaling.decisions import Decision, Profile, ScalingDecider
 from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
 from nadi.model.keyspace import equal_ranges
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
@@ -83,7 +83,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.now_s, self.epoch = 1_000.0, 0
-        self.random, self.judge = Random(self.seed), ScalingJudge(self.profile)
+        self.random, self.decider = Random(self.seed), ScalingDecider(self.profile)
         self.rates: dict[int, Means] = {}
         if not self.segments:
             tiles = enumerate(equal_ranges(self.config.min_segments))
@@ -115,10 +115,10 @@ class World:
 
     def _look(self) -> None:
         loads = {s.id: self._load(s, self.rates[s.id]) for s in self.segments if s.id in self.rates}
-        decision = self.judge.evaluate(self.segments, self.config, loads, self.now_s)
+        decision = self.decider.evaluate(self.segments, self.config, loads, self.now_s)
         if decision.steps:
             self.history.append((self.now_s - 1_000, decision))
-        self.judge.logged |= {step.segments[0] for step in decision.steps if not step.into}
+        self.decider.logged |= {step.segments[0] for step in decision.steps if not step.into}
         if decision.sealed:
             self._change(decision)
 

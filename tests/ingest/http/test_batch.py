@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from starlette.datastructures import Headers
 
-from nadi.controller.rest.intake import Sent
+from nadi.controller.rest.intake import DataRequest
 from nadi.errors import InvalidArgumentError
 from nadi.ingest.batch import IngestBatch, batch_of
 from nadi.limits import INGEST_EVENTS_MAX
@@ -22,9 +22,11 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "/meters", "type": "reading"
 CE = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/x", "ce-type": "t"}
 
 
-def sent(body: bytes, media: str = "application/x-ndjson", headers: dict[str, str] | None = None, **query: str) -> Sent:
+def sent(
+    body: bytes, media: str = "application/x-ndjson", headers: dict[str, str] | None = None, **query: str
+) -> DataRequest:
     given = Headers({"content-type": media, **(headers or {})})
-    return Sent(media, given, {name.replace("_", "-"): value for name, value in query.items()}, body, None)
+    return DataRequest(media, given, {name.replace("_", "-"): value for name, value in query.items()}, body, None)
 
 
 def pairs(batch: IngestBatch) -> list[tuple[bytes, str | None]]:
@@ -275,6 +277,6 @@ def test_routing_key_header_is_utf_8() -> None:
         ),
     ],
 )
-def test_invalid_request_is_rejected(request_: Sent, subject: str) -> None:
+def test_invalid_request_is_rejected(request_: DataRequest, subject: str) -> None:
     with pytest.raises(InvalidArgumentError, match=subject):
         batch_of(request_)

@@ -216,7 +216,7 @@ def all_places_taken(folder: Path, limits: str) -> Iterator[httpx.Client]:
 def test_small_compressed_body_that_grows_needs_a_slot(tmp_path: Path) -> None:
     packed = gzip.compress(bytes(INGEST_BODY_MAX_BYTES))
     assert len(packed) < INGEST_LITTLE_BYTES
-    with all_places_taken(tmp_path, "ingest_place_s=0.2,rest_body_timeout_s=60") as rest:
+    with all_places_taken(tmp_path, "ingest_slot_timeout_s=0.2,rest_body_timeout_s=60") as rest:
         assert rest.post(path("places"), content=b"x").status_code == 200
         assert rest.post(path("places"), content=packed, headers={"content-encoding": "gzip"}).status_code == 503
         assert rest.post("/v1/logs", json={}, headers={"nadi-stream": "in/places"}).status_code == 503
@@ -224,7 +224,7 @@ def test_small_compressed_body_that_grows_needs_a_slot(tmp_path: Path) -> None:
 
 def test_silent_upload_loses_its_slot(tmp_path: Path) -> None:
     """Not only after the time that the largest body might take, which is over a minute."""
-    with all_places_taken(tmp_path, "ingest_place_s=0.5,rest_body_timeout_s=8") as rest:
+    with all_places_taken(tmp_path, "ingest_slot_timeout_s=0.5,rest_body_timeout_s=8") as rest:
         until(lambda: rest.post(path("places"), content=bytes(100_000)).status_code == 200, 40)
 
 

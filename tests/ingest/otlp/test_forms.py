@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nadi.controller.rest.intake import Sent
+from nadi.controller.rest.intake import DataRequest
 from nadi.errors import InvalidArgumentError
 from nadi.ingest.batch import IngestBatch
 from nadi.ingest.otlp import records_of
@@ -19,8 +19,8 @@ V = logs_pb2.Value
 TRACE = bytes(range(16))
 
 
-def _sent(body: bytes, media: str) -> Sent:
-    return Sent(media, {}, {}, body, None)
+def _sent(body: bytes, media: str) -> DataRequest:
+    return DataRequest(media, {}, {}, body, None)
 
 
 def by_json(*records: Any, service: Any = None) -> IngestBatch:

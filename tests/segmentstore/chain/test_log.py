@@ -14,7 +14,7 @@ import pytest
 from nadi.limits import CHAIN_PAUSE_S, CHAIN_SLOW_S, FRAME_MAX_BYTES
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
-from nadi.segmentstore.tier1.log import Appended
+from nadi.segmentstore.tier1.log import AppendedFrame
 from tests.support.memory_engine import MemoryEngine
 from tests.support.replayed import replayed
 
@@ -26,13 +26,13 @@ class Slow(ChainLog):
         super().__init__(engine, 0, 1, ChainStart(), _claimed)
         self.release = asyncio.Event()
 
-    async def _append(self, parts: Sequence[bytes]) -> Appended:
+    async def _append(self, parts: Sequence[bytes]) -> AppendedFrame:
         await self.release.wait()
         return await super()._append(parts)
 
 
 class Broken(Slow):
-    async def _append(self, parts: Sequence[bytes]) -> Appended:
+    async def _append(self, parts: Sequence[bytes]) -> AppendedFrame:
         await self.release.wait()
         raise AssertionError("a mistake of ours")
 
@@ -100,7 +100,7 @@ class Paced(ChainLog):
         super().__init__(MemoryEngine(), 0, 1, ChainStart(), _claimed, clock, interval_s)
         self._clock = clock
 
-    async def _append(self, parts: Sequence[bytes]) -> Appended:
+    async def _append(self, parts: Sequence[bytes]) -> AppendedFrame:
         self._clock.now += self.took_s
         return await super()._append(parts)
 

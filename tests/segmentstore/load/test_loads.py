@@ -400,7 +400,7 @@ def test_recreated_segment_starts_without_the_old_load() -> None:
     run(meter, clock, 700, 900)
     run(meter, clock, 0.3, 900)  # counted but not folded
     meter.count([(TRANSACTION, 7, 700)], clock.now)
-    meter.report(S, np.array([0.5]), 100)
+    meter.report(S, [0.5], 100)
     meter.forget(TRANSACTION)
     assert only(meter).keys is not None, "a transaction's end is not its parent's"
     meter.forget(S)
@@ -453,8 +453,8 @@ def test_many_reports_are_reduced_to_few_positions() -> None:
     chance = np.random.default_rng(7)
     for _ in range(200):
         clock.now += 0.05
-        hot = np.full(32, 0.3)  # half of the load is one key
-        meter.report(S, np.concatenate([hot, chance.uniform(0.5, 1.0, 32)]), 640)
+        hot = [0.3] * 32  # half of the load is one key
+        meter.report(S, [*hot, *chance.uniform(0.5, 1.0, 32)], 640)
     keys = only(meter).keys
     assert keys is not None
     assert len(keys.positions) == limits.LOAD_KEY_POSITIONS
@@ -473,5 +473,5 @@ def test_samples_are_limited_to_a_number_of_segments(monkeypatch: pytest.MonkeyP
         clock.now += 0.6
         meter.count([(name, 1, 1) for name in names], clock.now)
     for name in names:
-        meter.report(name, np.array([0.5]), 1)
+        meter.report(name, [0.5], 1)
     assert [load.keys is not None for load in meter.loads()] == [True, True, False]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nadi.limits import (
-    COURTESY_LONGEST_S,
-    COURTESY_MOST_TIMES,
     LOG_QUICK_FRAME_BYTES,
     LOG_QUICK_LONGEST_PAUSE_S,
     LOG_QUICK_PAUSE_S,
     LOG_QUICK_WRITE_S,
+    THROTTLE_MAX_FACTOR,
+    THROTTLE_MAX_S,
 )
 from nadi.segmentstore.container.checkpoints import BackgroundThrottle
 from nadi.segmentstore.tier1.files import WritePace
@@ -114,10 +114,10 @@ def test_pause_grows_with_frame_time_up_to_a_limit() -> None:
     written(throttle, clock, 500, 0.000_9)
     assert throttle.pause("tiering", 0.01) == pytest.approx(0.02, rel=0.01)
     written(throttle, clock, 500, 0.02)
-    assert throttle.pause("tiering", 0.01) == pytest.approx(0.01 * COURTESY_MOST_TIMES)
-    assert throttle.pause("compaction", 10.0) == COURTESY_LONGEST_S
+    assert throttle.pause("tiering", 0.01) == pytest.approx(0.01 * THROTTLE_MAX_FACTOR)
+    assert throttle.pause("compaction", 10.0) == THROTTLE_MAX_S
     assert throttle.paused_s["tiering"] == pytest.approx(0.06, rel=0.01)
-    assert throttle.paused_s["compaction"] == COURTESY_LONGEST_S
+    assert throttle.paused_s["compaction"] == THROTTLE_MAX_S
 
 
 def test_large_and_old_frames_are_ignored() -> None:

@@ -219,7 +219,7 @@ async def test_of_two_copies_only_the_last_that_was_opened_writes(tmp_path: Path
             await peer.ask(wire.DeleteSegment(1, SEGMENT, ""))
             with pytest.raises(StoreError, match="nadi tier2 claim"):
                 await store.chunks.check_ours()
-            assert store.taken.is_set()
+            assert store.taken_over.is_set()
             with pytest.raises(StoreError, match="nadi tier2 claim"):
                 await store.chunks.put("container-0/x", [b"x"])
             assert set(chunks(fake)) == before
@@ -239,7 +239,7 @@ async def test_server_detects_a_copy_from_a_record(tmp_path: Path) -> None:
                 pass
             with pytest.raises(FencedError):
                 await store.containers[0].parts.snapshots.verify(pause)
-            await asyncio.wait_for(store.taken.wait(), 10)
+            await asyncio.wait_for(store.taken_over.wait(), 10)
             assert store.chunks.claim is not None
             assert isinstance(store.chunks.claim.lost, StoreError)
 
@@ -519,7 +519,7 @@ async def test_overtaken_copy_does_not_touch_the_new_snapshot(tmp_path: Path) ->
         await append(peer, 6, 6)
         keeping = asyncio.create_task(keep(first))
         async with asyncio.timeout(60):
-            await first.taken.wait()
+            await first.taken_over.wait()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         now = {key: found.body for key, found in fake.objects.now.items()}

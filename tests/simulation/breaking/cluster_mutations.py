@@ -14,7 +14,7 @@ from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.membership import Membership, ServerLease
 from nadi.cluster.proxy.active import Active
 from nadi.cluster.reconciler import Reconciler
-from nadi.cluster.storage import ClusterParts
+from nadi.cluster.storage import ClusterStorage
 from nadi.controller.state.segments import Segments
 from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import ChainPosition
@@ -87,10 +87,10 @@ def lets_the_snapshot_of_an_overtaken_owner_count() -> Iterator[None]:
 
 @contextmanager
 def asks_not_again_whether_its_claim_stands() -> Iterator[None]:
-    async def confident(self: ClusterParts) -> None:
+    async def confident(self: ClusterStorage) -> None:
         pass
 
-    with mock.patch.object(ClusterParts, "_still_claimed", confident):
+    with mock.patch.object(ClusterStorage, "_still_claimed", confident):
         yield
 
 
@@ -172,7 +172,7 @@ def releases_the_log_before_the_record_says_so() -> Iterator[None]:
         await snapshot(self)
 
     async def early(self: Snapshotter, manifest: SnapshotManifest) -> SnapshotManifest:
-        assert isinstance(self._owner, ClusterParts)
+        assert isinstance(self._owner, ClusterStorage)
         chain = self._owner.chain
         chain.released(chain.start_after(manifest.sequence))
         chain.truncate(min(needed.get(self, 1), manifest.sequence + 1))

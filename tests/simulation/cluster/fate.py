@@ -165,7 +165,7 @@ class Fate:
         life = host.life
         if life is not None and life.is_ready:
             self.world.note("rebalances", host.name)
-            life.process.call_soon(life.node.keeper.rebalance)
+            life.process.call_soon(life.node.reconciler.rebalance)
 
     def clean(self, host: ClusterHost) -> None:
         """Run the janitor at the server that has, or believes to have, container 0."""

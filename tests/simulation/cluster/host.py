@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nadi.cluster.node import ClusterNode, NodeSettings, ServerAddresses, Stores
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import FAST
+from nadi.controller.scaling.decisions import FAST
 from nadi.errors import NadiError, UnavailableError
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import ContainerMetadata
@@ -175,8 +175,8 @@ class ClusterHost:
             state.close()
         if (store := getattr(life.node, "store", None)) is not None:
             store._lock.release()
-        if (keeper := getattr(life.node, "keeper", None)) is not None:
-            self.world.moved.append(keeper.moves)
+        if (reconciler := getattr(life.node, "reconciler", None)) is not None:
+            self.world.moved.append(reconciler.moves)
         shutil.rmtree(self.world.folder / self.name, ignore_errors=True)
         if not self._ended:
             self.world.loop.at(self.world.loop.now + self._fate.uniform(0.1, _AGAIN_S), self.start)

@@ -121,7 +121,7 @@ async def _watch(world: ClusterWorld) -> None:
 
 def _answers(life: Life, number: int) -> bool:
     has_it = any(container.number == number and container.started for container in life.node.store.containers)
-    return has_it and life.node.keeper.may_answer(number)
+    return has_it and life.node.reconciler.may_answer(number)
 
 
 async def _come_to_rest(world: ClusterWorld) -> None:
@@ -148,14 +148,14 @@ def _restless(world: ClusterWorld) -> str:
             return f"container {number} lacks an owner: {record}"
         if number not in {container.number for container in owner.node.store.containers if container.started}:
             return f"{owner.process.name} has claimed container {number}, but doesn't have it open"
-        if not owner.node.keeper.may_answer(number):
+        if not owner.node.reconciler.may_answer(number):
             return f"{owner.process.name} doesn't answer reads of container {number}"
     return "" if world._active() else "the cluster lacks a controller"
 
 
 def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
     store, hosts = world.store, world.hosts
-    moves = [*world.moved, *(life.node.keeper.moves for life in lives(hosts, lambda life: True))]
+    moves = [*world.moved, *(life.node.reconciler.moves for life in lives(hosts, lambda life: True))]
     counts: Counter[str] = Counter({what.replace("_", " "): count for what, count in own.done.items()})
     counts["servers"] = len(hosts)
     counts["starts"], counts["stops"] = sum(host.starts for host in hosts), sum(host.stops for host in hosts)

@@ -123,4 +123,4 @@ class ClusterWorld(World):
     def _active(self) -> list[Life]:
         """Return the lives with the controller, without deposed ones that haven't noticed it yet."""
         candidates = lives(self._hosts, lambda life: life.node.leadership.controller is not None)
-        return [life for life in candidates if life.node.keeper.may_answer(CONTROLLER_CONTAINER)]
+        return [life for life in candidates if life.node.reconciler.may_answer(CONTROLLER_CONTAINER)]

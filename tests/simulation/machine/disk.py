@@ -21,7 +21,7 @@ from nadi.object_log.engine import VersionedValue
 from nadi.runtime import Runtime
 from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
 from nadi.segmentstore.state.metadata import ContainerMetadata
-from nadi.segmentstore.tier1.log import Appended
+from nadi.segmentstore.tier1.log import AppendedFrame
 from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
@@ -85,7 +85,7 @@ class SimulatedLog(MemoryLog):
     _storage: Disk
     faults: Faults
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def append(self, parts: Sequence[bytes]) -> AppendedFrame:
         await self.faults.step()
         fails = self.faults.happens(self.faults.frame_fails)
         if fails and self.faults.happens(0.5):

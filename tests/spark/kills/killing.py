@@ -28,9 +28,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from nadi.spark import intents
-from nadi.spark.formats import SourceRequest
 from nadi.spark.options.table import SparkFormat
-from nadi.spark.registered import Registered
+from nadi.spark.registered import RegisteredFormat
+from nadi.spark.source_requests import SourceRequest
 
 ROOT = Path(__file__).parents[3]
 STEPS = (
@@ -204,7 +204,7 @@ class KillingSource(SourceRequest):
         return KillingWriter(super().stream_writer(schema, overwrite), self._steps)
 
 
-class Killing(Registered):
+class Killing(RegisteredFormat):
     """The format. Options besides nadi's: `kills`, the folder of orders and the link."""
 
     @classmethod

@@ -126,7 +126,7 @@ def test_differing_version_does_not_take_over(world: World, tmp_path: Path) -> N
     old = started(world, world.read_stream("goods", cutover="v1"), tmp_path, "taken")
     old.processAllAvailable()
     replay.start()
-    replay.wait_until_caught_up(150, tell=None)
+    replay.wait_until_caught_up(150, on_progress=None)
     assert replay.compare().missing == 1
     with pytest.raises(ConflictError, match=r"1 missing, 0 extra.*b'k\d+:7'.*v1"):
         replay.switch(if_equal=True)

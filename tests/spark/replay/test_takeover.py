@@ -159,11 +159,11 @@ def test_outputs_are_compared_while_both_queries_run(home: Home) -> None:
     with pytest.raises(ConflictError):
         scene.run(lambda takeover: takeover.compare())
     assert not scene.new.trigger(), "it waits until the old version has said where it is"
-    assert scene.run(lambda takeover: takeover.behind()).size_bytes is None
+    assert scene.run(lambda takeover: takeover.lag()).size_bytes is None
     scene.go(scene.old)
-    assert scene.run(lambda takeover: takeover.behind()).size_bytes > 1000
+    assert scene.run(lambda takeover: takeover.lag()).size_bytes > 1000
     scene.go(scene.new)
-    behind = scene.run(lambda takeover: takeover.behind())
+    behind = scene.run(lambda takeover: takeover.lag())
     assert (behind.size_bytes, behind.is_even) == (0, True)
     scene.source.write(200)
     scene.go(scene.old)

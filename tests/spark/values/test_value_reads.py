@@ -305,7 +305,7 @@ def test_only_the_needed_format_is_imported(value_format: str) -> None:
     own = {"avro": {"fastavro", "avro"}, "protobuf": {"google.protobuf.json_format"}}.get(value_format, set())
     others = {"fastavro", "avro", "google.protobuf.json_format", "pandas"} - own
     code = (
-        "import sys, nadi.spark.formats, nadi.client.values.parser\n"
+        "import sys, nadi.spark.source_requests, nadi.client.values.parser\n"
         "formats = ('documents', 'avro_columns', 'protobuf_columns', 'arrow')\n"
         "assert not any(f'nadi.client.serializers.{name}' in sys.modules for name in formats)\n"
         f"nadi.client.values.target.format_of({value_format!r})\n"

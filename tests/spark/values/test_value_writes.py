@@ -19,8 +19,8 @@ from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
 from nadi.client.serializers.arrow_columns import plain
 from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.spark.columns import arrow_columns, spark_schema
-from nadi.spark.formats import SourceRequest
 from nadi.spark.options.table import SparkFormat
+from nadi.spark.source_requests import SourceRequest
 
 from ..queries import Home
 

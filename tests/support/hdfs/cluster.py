@@ -37,7 +37,7 @@ class Cluster:
             raise
         self.url = f"hdfs://127.0.0.1:{self.port}"
 
-    def tell(self, *words: object, limit_s: float = 60.0) -> str:
+    def run_command(self, *words: object, limit_s: float = 60.0) -> str:
         """Send a command and return the reply."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")

@@ -195,7 +195,7 @@ def _ask_at(rest: str, trust_store: str | None) -> Ask:
         from nadi.cli.cluster.rest_client import RestClient
 
         client = RestClient(rest, trust_store)
-        return client.asked("POST", f"{client.first}/v1/migration/{what}", kind, body, within_s=within_s)
+        return client.request("POST", f"{client.first}/v1/migration/{what}", kind, body, within_s=within_s)
 
     return ask
 

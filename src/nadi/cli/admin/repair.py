@@ -77,12 +77,14 @@ def report_findings(reports: list[InspectionReport], *, is_repaired: bool = Fals
             ("ok", report.sound),
             ("heals", report.healed),
             ("renews", report.renewed),
+            ("drops", report.dropped),
             ("LOST", report.lost),
         ):
             for line in lines:
                 say(f"  {kind:<6} {line}")
     if all(report.is_sound for report in reports):
-        say("the remaining data is sound" if is_repaired else "sound: no damage found")
+        sound = "the remaining data is sound" if is_repaired else "sound: no damage found"
+        say(sound + (", unless a dropped frame was acknowledged" if any(report.dropped for report in reports) else ""))
         return True
     if not any(report.lost for report in reports):
         loss = "no further data is lost" if is_repaired else "no data is lost"

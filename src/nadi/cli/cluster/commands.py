@@ -100,10 +100,10 @@ def clean(
     import asyncio
 
     from nadi.cluster.admin.cluster_view import open_shared_store, opened_log
-    from nadi.cluster.admin.janitor import Cleaned, Janitor
+    from nadi.cluster.admin.janitor import CleanupResult, Janitor
     from nadi.limits import JANITOR_LEAST_OLDER_S
 
-    async def cleaned() -> tuple[Cleaned, str]:
+    async def cleaned() -> tuple[CleanupResult, str]:
         """Clean, and return the name of a log that was skipped, too."""
         async with contextlib.AsyncExitStack() as stack:
             shared = await stack.enter_async_context(open_shared_store(store, store_options(store, store_option)))
@@ -126,8 +126,8 @@ def clean(
     say(f"  chunks                  {report.chunks:,}")
     say(f"  dead servers            {report.servers:,}")
     say(f"  start-up proofs         {report.proofs:,}")
-    if report.kept_chunks:
-        say(f"kept {report.kept_chunks:,} chunks that may be in use: run this again after the next snapshots")
+    if report.retained_chunks:
+        say(f"kept {report.retained_chunks:,} chunks that may be in use: run this again after the next snapshots")
     if skipped_log:
         say(f"skipped the log in {skipped_log}: give its URL with --log")
 

@@ -42,7 +42,7 @@ class RestClient:
         self._security = security_of(f"{scheme}://{parts.netloc}", trust_store=trust_store)
         self._tls = self._security.ssl_context()
 
-    def asked(self, verb: str, url: str, kind: type[T], body: object = None, *, within_s: float = _ANSWER_S) -> T:
+    def request(self, verb: str, url: str, kind: type[T], body: object = None, *, within_s: float = _ANSWER_S) -> T:
         """Send a request and decode the response as `kind`; an empty response is None."""
         headers = {"Accept": "application/json"} | self._headers()
         data = b"" if verb == "POST" else None
@@ -81,11 +81,11 @@ class Servers(RestClient):
     """REST API of a cluster's servers, starting from one of them."""
 
     def report(self, rest: str = "") -> ClusterReport:
-        return self.asked("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
+        return self.request("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
 
     def begin(self, what: str, rest: str) -> DrainReport:
         """Ask the server at this address to start to `drain` or `rebalance`."""
-        return self.asked("POST", f"{rest}/v1/cluster/{what}", DrainReport)
+        return self.request("POST", f"{rest}/v1/cluster/{what}", DrainReport)
 
     def rest_of(self, server: ServerReport) -> str:
         """Return a server's REST address; InvalidArgumentError if it doesn't serve REST."""
@@ -101,7 +101,7 @@ def named(report: ClusterReport, server: str) -> ServerReport:
         NotFoundError: no server matches.
         InvalidArgumentError: several servers match.
     """
-    name = server or report.seen_by
+    name = server or report.reported_by
     exact = [each for each in report.servers if name in (each.id, each.store, each.controller, each.rest)]
     servers = exact or [each for each in report.servers if each.id.startswith(name)]
     if not servers:

@@ -142,7 +142,7 @@ def _read(each: Input) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedEvents:
     """Events, and one routing key for all or one for each. fault: the problem of the line after them."""
 
     events: list[bytes]
@@ -150,7 +150,7 @@ class Keyed:
     fault: str = ""
 
 
-Split = Callable[[list[bytes]], Keyed]
+Split = Callable[[list[bytes]], KeyedEvents]
 
 
 def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_json: bool) -> Split:
@@ -158,7 +158,7 @@ def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_
     choose_one(key=key is not None, key_field=field is not None, key_separator=separator is not None)
     path = None if field is None else parse_path(field, KEY_FIELD)
     if path is None and separator is None and not is_json:
-        return lambda lines: Keyed(lines, key)
+        return lambda lines: KeyedEvents(lines, key)
 
     def keyed(line: bytes) -> tuple[str | None, bytes]:
         if path is not None:
@@ -176,7 +176,7 @@ def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_
         except UnicodeDecodeError:
             raise InvalidArgumentError("its key is not UTF-8") from None
 
-    def split(lines: list[bytes]) -> Keyed:
+    def split(lines: list[bytes]) -> KeyedEvents:
         events: list[bytes] = []
         keys: list[str | None] = []
         for line in lines:
@@ -184,9 +184,9 @@ def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_
                 key_of_line, event = keyed(line)
             except InvalidArgumentError as error:
                 fault = f"it is {error}" if isinstance(error, NotJsonError) else str(error)
-                return Keyed(events, keys, fault)
+                return KeyedEvents(events, keys, fault)
             events.append(event)
             keys.append(key_of_line)
-        return Keyed(events, keys)
+        return KeyedEvents(events, keys)
 
     return split

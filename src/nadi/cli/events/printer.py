@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from nadi.cli.options import KeyField, Limit
 from nadi.cli.printing import warn
 from nadi.cli.session import choose_one, option
-from nadi.errors import ClosedError, EpochGoneError, InvalidArgumentError, TruncatedError, UnavailableError
+from nadi.errors import ClosedError, EpochExpiredError, InvalidArgumentError, TruncatedError, UnavailableError
 
 if TYPE_CHECKING:
     from nadi.client import Event, SliceReader
@@ -228,7 +228,7 @@ def _patiently(reader: SliceReader, idle_s: float | None) -> Iterator[tuple[int,
             return
         try:
             block = reader.next_block(remaining_s)
-        except (ClosedError, EpochGoneError):
+        except (ClosedError, EpochExpiredError):
             raise
         except TruncatedError as error:
             warn(f"skipped events: {error}")

@@ -351,7 +351,7 @@ class StreamTables(Face[aio.StreamTables]):
     list = waits(aio.StreamTables.list)
     unreadable = waits(aio.StreamTables.unreadable)
     list_with_unreadable = waits(aio.StreamTables.list_with_unreadable)
-    drop = waits(aio.StreamTables.drop)
+    delete = waits(aio.StreamTables.delete)
 
 
 # --- index streams -------------------------------------------------------------------------------------

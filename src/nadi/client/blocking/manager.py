@@ -73,7 +73,7 @@ class StreamManager(Closing[aio.StreamManager]):
     truncate_stream = waits(aio.StreamManager.truncate_stream)
     list_streams = waits(aio.StreamManager.list_streams)
     stream_info = waits(aio.StreamManager.stream_info)
-    kept = waits(aio.StreamManager.kept)
+    retained = waits(aio.StreamManager.retained)
     segment_info = waits(aio.StreamManager.segment_info)
     current_segments = waits(aio.StreamManager.current_segments)
     segment_history = waits(aio.StreamManager.segment_history)

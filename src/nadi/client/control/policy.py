@@ -107,18 +107,18 @@ class RetentionHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Retained(Displayed):
+class RetentionStatus(Displayed):
     """The data that a stream currently keeps.
 
     oldest_at: arrival time of the oldest event by the server's clock, accurate to about ten seconds; None if there are
-    no events. held_by: up to 100 holders that delay truncation, the one with the oldest cut first; `more_holders`
+    no events. holders: up to 100 holders that delay truncation, the one with the oldest cut first; `more_holders`
     counts the others.
     """
 
     head: StreamCut
     size_bytes: int
     oldest_at: datetime | None
-    held_by: tuple[RetentionHolder, ...]
+    holders: tuple[RetentionHolder, ...]
     more_holders: int
 
 

@@ -54,7 +54,7 @@ class Bearer:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedCredentials:
     """A complete `authorization` value, as passed in the environment."""
 
     value: str = field(repr=False)
@@ -69,7 +69,7 @@ def _sendable(value: str) -> str:
     return value
 
 
-Credentials = Basic | Bearer | Encoded
+Credentials = Basic | Bearer | EncodedCredentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _credentials_in(environment: Mapping[str, str]) -> Credentials | None:
     if method not in ("Basic", "Bearer"):
         raise InvalidArgumentError(f"{_ENVIRONMENT}method is {method!r}: it must be Basic or Bearer")
     if settings["token"]:
-        return Encoded(f"{method} {settings['token']}")
+        return EncodedCredentials(f"{method} {settings['token']}")
     if method == "Basic" and settings["username"] and settings["password"] is not None:
         return Basic(settings["username"], settings["password"])
     missing = f"{_ENVIRONMENT}token" + (f", or {_ENVIRONMENT}username and _password" if method == "Basic" else "")

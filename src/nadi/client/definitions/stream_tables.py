@@ -39,7 +39,7 @@ _USUAL_FORMAT = "json"  # if value_schema is given
 class TableDefinition(Displayed):
     """The definition of a stream table.
 
-    `value_format` and `value_schema` are None if they come from the stream's stored schema. `made_at` is the time of
+    `value_format` and `value_schema` are None if they come from the stream's stored schema. `created_at` is the time of
     definition by the defining client's clock.
     """
 
@@ -51,7 +51,7 @@ class TableDefinition(Displayed):
     value_mode: str | None
     key: tuple[str, ...]
     event_time: str | None
-    made_at: datetime
+    created_at: datetime
     note: str = ""
 
 
@@ -139,7 +139,7 @@ class StreamTables:
             self._of(name, stored) for name, stored in records.items() if stream in (None, stored.stream)
         ], unreadable
 
-    async def drop(self, name: str) -> bool:
+    async def delete(self, name: str) -> bool:
         """Delete a definition; return False if it doesn't exist. The stream and its events stay."""
         return await self._records.delete(name)
 
@@ -152,8 +152,8 @@ class StreamTables:
 
     def _of(self, name: str, stored: StoredTable) -> TableDefinition:
         fields = msgspec.structs.asdict(stored)
-        made_at = datetime.fromtimestamp(fields.pop("made_ms") / 1000, UTC)
-        return TableDefinition(self._scope, name, made_at=made_at, **fields)
+        created_at = datetime.fromtimestamp(fields.pop("made_ms") / 1000, UTC)
+        return TableDefinition(self._scope, name, created_at=created_at, **fields)
 
     async def _check(self, name: str, stored: StoredTable) -> None:
         """Raise InvalidArgumentError if the stream's events can't be read this way, or lack these columns."""

@@ -85,7 +85,7 @@ class StreamShape:
         """Whether the segments last returned by `current` are not known to be outdated."""
         return self._current is not None
 
-    def outdated(self) -> None:
+    def invalidate(self) -> None:
         """Discard the current segments, because one is sealed."""
         self._current = None
 
@@ -207,7 +207,7 @@ class IdempotentWriter:
                 return _last(await self._numbers(segment), position)
             except StreamSealedError:
                 self._drop(segment)
-                self._shape.outdated()
+                self._shape.invalidate()
 
     async def last_numbers(self) -> set[int]:
         """Return the highest numbers stored under the id in the current segments and in their predecessors."""
@@ -220,7 +220,7 @@ class IdempotentWriter:
                 for segment, outcome in zip(group, outcomes, strict=True):
                     if isinstance(outcome, StreamSealedError):
                         self._drop(segment)
-                        self._shape.outdated()
+                        self._shape.invalidate()
                     elif isinstance(outcome, BaseException):
                         raise outcome
                     else:
@@ -256,7 +256,7 @@ class IdempotentWriter:
             elif isinstance(outcome, BaseException):
                 raise outcome
         if pending:
-            self._shape.outdated()
+            self._shape.invalidate()
             pending.sort(key=lambda event: event.number)  # stable: events of one number keep their order
         return pending
 

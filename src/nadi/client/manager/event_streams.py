@@ -19,7 +19,7 @@ from nadi.client.serializers import codec
 from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
-from nadi.client.writing.event_time import NotedTimes, check_writer_id
+from nadi.client.writing.event_time import WriterTimes, check_writer_id
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender, EventWriter
 from nadi.client.writing.transactions import (
     DEFAULT_LEASE_MS,
@@ -119,7 +119,7 @@ class EventStreams:
             blocking=self._blocking,
         )
         continues = writer_id is not None
-        sender.times = NotedTimes(self._stores, scope, stream, writer_id or str(uuid4()), sender, continues=continues)
+        sender.times = WriterTimes(self._stores, scope, stream, writer_id or str(uuid4()), sender, continues=continues)
         if automatically_note_time:
             sender.times.note_automatically()
         self._senders = [*(existing for existing in self._senders if not existing.is_closed), sender]

@@ -21,7 +21,13 @@ from nadi.backoff import Backoff
 from nadi.client.control.arguments import check_strings, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.policy import Retained, RetentionHolder, RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import (
+    RetentionHolder,
+    RetentionPolicy,
+    RetentionStatus,
+    ScalingPolicy,
+    StreamConfiguration,
+)
 from nadi.client.control.security import Credentials, security_of, split_uri
 from nadi.client.control.time_limit import TimeLimit
 from nadi.client.definitions.stream_tables import StreamTables
@@ -271,20 +277,20 @@ class StreamManager(EventStreams, Structures, Closing):
         """Return the stream's current head and tail, as stream cuts."""
         return await stream_info(self._stores, scope, stream)
 
-    async def kept(self, scope: str, stream: str) -> Retained:
+    async def retained(self, scope: str, stream: str) -> RetentionStatus:
         """Return the stream's retained data, and the subscribers and cuts that delay its truncation.
 
         Requires READ_UPDATE on the stream with access control, because it names the subscribed reader groups.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
-        ...     kept = manager.kept("home", "meters")
-        ...     print(kept.size_bytes, kept.oldest_at, [holder.name for holder in kept.held_by])
+        ...     status = manager.retained("home", "meters")
+        ...     print(status.size_bytes, status.oldest_at, [holder.name for holder in status.holders])
         """
         (report,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
-        return Retained(
+        return RetentionStatus(
             StreamCut.from_text(report.head),
-            report.kept_bytes,
+            report.retained_bytes,
             datetime.fromtimestamp(report.oldest_ms / 1000, UTC) if report.oldest_ms else None,
             tuple(
                 RetentionHolder(holder.kind, holder.name, StreamCut.from_text(holder.cut), holder.bytes_after)
@@ -331,12 +337,12 @@ class StreamManager(EventStreams, Structures, Closing):
         """Return the lag of each group that reads the stream, largest first: groups of its scope, and groups of other
         scopes that delay its retention.
 
-        Requires READ_UPDATE on the stream with access control, as `kept` does.
+        Requires READ_UPDATE on the stream with access control, as `retained` does.
 
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
         ...     for lag in manager.reader_lags("home", "meters"):
-        ...         print(lag.group, lag.bytes_behind, lag.seconds_behind, lag.why)
+        ...         print(lag.group, lag.lag_bytes, lag.lag_seconds, lag.why)
         """
         return await self._controller.report(scope, stream, STREAM_LAG, GroupLagReport)
 

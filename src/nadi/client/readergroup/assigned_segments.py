@@ -47,7 +47,7 @@ class Cursor:
         return read
 
     @property
-    def given(self) -> int:
+    def returned_to(self) -> int:
         taken = self.taken
         return self.offsets[taken] if taken < self.count else self.block.offset + self.block.size_bytes
 
@@ -130,7 +130,7 @@ class AssignedSegments:
                 return source
             if (error := source.error) is not None:
                 for other in self._sources.values():
-                    other.try_again()  # report an unavailable server only once, not for each segment
+                    other.retry()  # report an unavailable server only once, not for each segment
                 raise error
         return None
 
@@ -156,7 +156,7 @@ class AssignedSegments:
             return False
         if not isinstance(following := cursor.source.peek(), EventBlock):
             return False
-        if following.offset != cursor.given:
+        if following.offset != cursor.returned_to:
             return False
         block = joined([cursor.block, _take_events(cursor.source, missing)])
         self.cursor = Cursor(cursor.source, block, as_block=True)
@@ -179,7 +179,7 @@ class AssignedSegments:
         cursor, self.cursor = self.cursor, None
         if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
             return
-        cursor.source.given = cursor.given
+        cursor.source.returned_to = cursor.returned_to
         if cursor.taken < cursor.count:
             cursor.source.put_back(_part_of(cursor.block, cursor.taken, cursor.count))
 
@@ -191,16 +191,17 @@ class AssignedSegments:
         source = self.cursor.source if self.cursor is not None else self.at_gap
         return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
-    def given(self) -> dict[str, int]:
+    def returned(self) -> dict[str, int]:
         """Return the end of the events returned, by segment."""
-        positions = {name: source.given for name, source in self._sources.items()}
+        positions = {name: source.returned_to for name, source in self._sources.items()}
         if self.cursor is not None and self.segment_in_use is not None:
-            positions[self.segment_in_use] = self.cursor.given
+            positions[self.segment_in_use] = self.cursor.returned_to
         return positions
 
     def done(self) -> dict[str, int]:
-        """Return the end of the events done, by segment: as `given`, but before the last event of the block in use."""
-        done = self.given()
+        """Return the end of the events done, by segment: as `returned`, but before the last event of the block in
+        use."""
+        done = self.returned()
         if self.cursor is not None and self.segment_in_use is not None:
             done[self.segment_in_use] = self.cursor.done
         return done

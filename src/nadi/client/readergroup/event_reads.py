@@ -206,11 +206,6 @@ class Notices:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no notice is waiting, and the last read reported no checkpoint."""
-        return not self._waiting and not self._reported
-
     def take(self) -> EventRead:
         notice = self._waiting.popleft()
         if notice.checkpoint is not None:

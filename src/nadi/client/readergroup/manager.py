@@ -142,7 +142,7 @@ class ReaderGroupManager:
         >>> import nadi
         >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
         ...     for lag in manager.reader_group_manager("home").lag("billing"):
-        ...         print(lag.stream, lag.bytes_behind, lag.seconds_behind, lag.readers)
+        ...         print(lag.stream, lag.lag_bytes, lag.lag_seconds, lag.readers)
         """
         check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
         return await lag_of(self._stores, self.scope, name)

@@ -31,7 +31,7 @@ from nadi.model.readergroup import UNASSIGNED, RecordedOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class UncommittedOutput:
     """A segment's recorded output that may not be committed yet."""
 
     segment: str
@@ -47,16 +47,15 @@ class OutputReader(EventReader):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._settled: dict[str, RecordedOutput] = {}  # outputs known to be committed, by segment
-        self._unsettled: Unsettled | None = None
+        self._unsettled: UncommittedOutput | None = None
 
     async def next_batch(
         self, most_events: int, linger_s: float = 0.0, timeout: float | None = None
-    ) -> EventRead | Unsettled | None:
+    ) -> EventRead | UncommittedOutput | None:
         """Return up to `most_events` events of one segment as a `block`.
 
-        With `linger_s`, it waits up to this long for a full batch. `Unsettled` is an output that must be settled first
-        (`settle`, `undo`). Other results as in `read_next_block`.
-        """
+        With `linger_s`, it waits up to this long for a full batch. `UncommittedOutput` is an output that must be
+        settled first (`settle`, `undo`). Other results as in `read_next_block`."""
         check_seconds(linger_s, "linger_s")
         self._assigned.most_events = most_events
         try:
@@ -87,7 +86,7 @@ class OutputReader(EventReader):
         if self._assigned.cursor is not None:
             self._assigned.cursor.confirmed = offset
 
-    async def record(self, start: int, end: int, transactions: Mapping[str, str]) -> Unsettled:
+    async def record(self, start: int, end: int, transactions: Mapping[str, str]) -> UncommittedOutput:
         """Record the events of the block in use up to `end` as done, with the transactions (ids by `scope/stream`) that
         hold the results of the events from `start` on.
 
@@ -115,13 +114,13 @@ class OutputReader(EventReader):
             if state.generation == generation:
                 cursor.confirmed = end
             self._reconcile(state)
-        return Unsettled(segment, output)
+        return UncommittedOutput(segment, output)
 
-    def settle(self, unsettled: Unsettled) -> None:
+    def settle(self, unsettled: UncommittedOutput) -> None:
         """Record that an output is committed; it is removed from the group's state with the next update."""
         self._settled[unsettled.segment] = unsettled.output
 
-    async def undo(self, unsettled: Unsettled) -> None:
+    async def undo(self, unsettled: UncommittedOutput) -> None:
         """Undo an output that can't be committed, so that its events are read again, and leave the group: this reader's
         position is after them."""
 
@@ -144,7 +143,7 @@ class OutputReader(EventReader):
             for segment in state.owned_by(self.name):
                 output = state.outputs.get(segment)
                 if output is not None and output != self._settled.get(segment):
-                    self._unsettled = Unsettled(segment, output)
+                    self._unsettled = UncommittedOutput(segment, output)
                     raise _UnsettledOutput
         return await super()._find(as_block)
 
@@ -177,13 +176,13 @@ async def open_output_reader(
     return await join(group, OutputReader, reader_id, {}, on_damage, None, records_first=records_first)
 
 
-async def recorded_outputs(group: ReaderGroup) -> list[Unsettled]:
+async def recorded_outputs(group: ReaderGroup) -> list[UncommittedOutput]:
     """Return the outputs that may not be committed yet; committing them again is harmless."""
     state = await shared_state_of(group).read()
-    return [Unsettled(segment, output) for segment, output in state.outputs.items()]
+    return [UncommittedOutput(segment, output) for segment, output in state.outputs.items()]
 
 
-async def forget_output(group: ReaderGroup, unsettled: Unsettled, *, undo: bool = False) -> None:
+async def forget_output(group: ReaderGroup, unsettled: UncommittedOutput, *, undo: bool = False) -> None:
     """Record that an output is committed.
 
     undo: have its events read again instead, unless a reader has the segment, which then undoes the output itself.

@@ -65,12 +65,12 @@ class Watch:
 class Facts:
     """A reader's local facts for planning.
 
-    given: the end of the events returned to the application, by segment; done: the end of the events it has finished;
+    returned: the end of the events that the application got, by segment; done: the end of the events it has finished;
     movable: segments not in use by the application; passed: positions at which this reader passed checkpoints, by
     number; silent: readers without a heartbeat for dead_after_ms.
     """
 
-    given: Mapping[str, int] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
     done: Mapping[str, int] = field(default_factory=dict)
     movable: Collection[str] = ()
     completed: Mapping[str, Completion] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
     if facts.new_checkpoint is not None and state.checkpoint(facts.new_checkpoint) is None:
         add(CreateCheckpoint(facts.new_checkpoint))
     for checkpoint in state.pending_for(reader):
-        positions = facts.given if checkpoint.is_silent else facts.passed.get(checkpoint.number)
+        positions = facts.returned if checkpoint.is_silent else facts.passed.get(checkpoint.number)
         if positions is not None:
             add(Pass(reader, checkpoint.number, positions))
     for segment, end in facts.completed.items():
@@ -106,8 +106,8 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
         return state, updates
     owned = state.owned_by(reader)
     surplus = max(0, len(owned) - shares(state).get(reader, 0))
-    for segment in [name for name in owned if name in facts.movable and name in facts.given][:surplus]:
-        add(Release(reader, segment, facts.given[segment]))
+    for segment in [name for name in owned if name in facts.movable and name in facts.returned][:surplus]:
+        add(Release(reader, segment, facts.returned[segment]))
     if not state.pending_for(reader):
         deficit = max(0, shares(state)[reader] - len(state.owned_by(reader)))
         for segment in sorted(state.unassigned)[:deficit]:

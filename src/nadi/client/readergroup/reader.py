@@ -201,7 +201,7 @@ class EventReader(GroupReads[EventRead]):
             self._unanswered += 1
 
     def _pass_reported(self) -> None:
-        if self._notices.pass_reported(self._assigned.given()):
+        if self._notices.pass_reported(self._assigned.returned()):
             self._wake.set()
 
     async def _find(self, as_block: bool) -> EventRead | None:
@@ -262,7 +262,7 @@ class EventReader(GroupReads[EventRead]):
             for name in names:
                 if state.checkpoint(name) is None:
                     state = state.apply(CreateCheckpoint(name, is_silent=True, is_kept=True))
-                    state = state.apply(Pass(self.name, state.checkpoints_made, self._assigned.given()))
+                    state = state.apply(Pass(self.name, state.checkpoints_made, self._assigned.returned()))
             return state
 
         async with self._lock:
@@ -342,7 +342,7 @@ class EventReader(GroupReads[EventRead]):
         waited = now - self._reported_at
         life = state.timing.dead_after_ms / 1000 / REPORTS_IN_LIFE
         return Facts(
-            given={name: offset for name, offset in self._assigned.given().items() if name in owned},
+            returned={name: offset for name, offset in self._assigned.returned().items() if name in owned},
             done={name: offset for name, offset in done.items() if name in owned},
             movable={name for name in self._assigned.segments if name in owned and name != segment_in_use},
             completed={name: end for name, end in self._assigned.completed().items() if name in owned},
@@ -353,7 +353,7 @@ class EventReader(GroupReads[EventRead]):
         )
 
     def _done(self) -> dict[str, int]:
-        return self._assigned.given() if self._records_first else self._assigned.done()
+        return self._assigned.returned() if self._records_first else self._assigned.done()
 
     def _reconcile(self, state: GroupState) -> None:
         before, self._state = self._state, state
@@ -374,7 +374,7 @@ class EventReader(GroupReads[EventRead]):
     # --- positions and closing ----------------------------------------------------------------
 
     def positions(self) -> dict[str, int]:
-        return self._assigned.given() | start_of(self._undelivered)
+        return self._assigned.returned() | start_of(self._undelivered)
 
     async def current_time_window(self, stream: str) -> TimeWindow:
         return await time_window_at(self, stream, self.positions())

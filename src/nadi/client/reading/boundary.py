@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nadi.client.control.arguments import check_is_cut
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import EpochExpiredError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
@@ -60,7 +60,7 @@ async def segments_between(stores: SegmentStores, start: StreamCut, end: StreamC
 
 async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
     """Return the key ranges of a cut's segments; raise InvalidStreamCutError if one doesn't belong to the stream, and
-    EpochGoneError if the server has forgotten that."""
+    EpochExpiredError if the server has forgotten that."""
     ranges, forgotten = await _look_up(stores, scope, stream, cut)
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
     for segment_id in unknown:
@@ -82,14 +82,14 @@ async def known_ranges(stores: SegmentStores, cut: StreamCut) -> list[SegmentRan
 
 async def _look_up(
     stores: SegmentStores, scope: str, stream: str, cut: StreamCut
-) -> tuple[dict[int, SegmentRange], dict[int, EpochGoneError]]:
+) -> tuple[dict[int, SegmentRange], dict[int, EpochExpiredError]]:
     """Return the segments, by id, of the epochs that created a cut's segments; and the errors of forgotten epochs."""
-    forgotten: dict[int, EpochGoneError] = {}
+    forgotten: dict[int, EpochExpiredError] = {}
 
     async def epoch_segments(epoch: int) -> list[SegmentRange]:
         try:
             segments = await stores.controller.epoch_segments(scope, stream, epoch)
-        except EpochGoneError as error:
+        except EpochExpiredError as error:
             forgotten[epoch] = error
             return []
         except NotFoundError:
@@ -97,7 +97,7 @@ async def _look_up(
                 raise
             return []
         if gaps(segments):  # only the segments that outlived the epoch are known
-            forgotten[epoch] = EpochGoneError(f"epoch {epoch} of {scope}/{stream} {_FORGOTTEN}")
+            forgotten[epoch] = EpochExpiredError(f"epoch {epoch} of {scope}/{stream} {_FORGOTTEN}")
         return segments
 
     epochs = sorted({segment_epoch(segment_id) for segment_id in cut.positions})

@@ -6,7 +6,7 @@ import logging
 from typing import Final, Literal, get_args
 
 from nadi.errors import DamagedDataError, InvalidArgumentError
-from nadi.limits import SKIPPED_DAMAGES_KEPT
+from nadi.limits import SKIPPED_DAMAGES_MAX
 
 log = logging.getLogger("nadi.client")
 
@@ -24,4 +24,4 @@ def check_on_damage(on_damage: str) -> None:
 def note_skipped(skipped: list[DamagedDataError], error: DamagedDataError) -> None:
     log.warning("skipped damaged data: %s", error)
     skipped.append(error)
-    del skipped[:-SKIPPED_DAMAGES_KEPT]
+    del skipped[:-SKIPPED_DAMAGES_MAX]

@@ -19,8 +19,8 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
     NadiError,
-    SegmentGoneError,
     SegmentNotFoundError,
+    SegmentTruncatedError,
     TruncatedError,
     UnavailableError,
 )
@@ -51,7 +51,7 @@ class Gap:
     def error(self) -> DamagedDataError | TruncatedError:
         """The error for readers that don't report gaps."""
         if self.to_offset is None:
-            return SegmentGoneError(self.segment)
+            return SegmentTruncatedError(self.segment)
         if self.damage is not None:
             return DamagedDataError(self.segment, self.from_offset, self.to_offset, self.damage)
         return TruncatedError(self.segment, self.from_offset, self.to_offset)
@@ -66,8 +66,8 @@ class Completion:
 
 
 class SegmentSource:
-    """Read-ahead queue of one segment. `given`: the offset up to which the application has received it. `close` ends
-    the source's task."""
+    """Read-ahead queue of one segment. `returned_to`: the offset up to which the application has received it. `close`
+    ends the source's task."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SegmentSource:
         news: Callable[[], None],
     ) -> None:
         self.segment = keys.segment
-        self.given = start
+        self.returned_to = start
         self.is_frozen = False  # paused, because it may be reassigned to another reader
         self.error: NadiError | None = None
         self.end = end
@@ -111,10 +111,10 @@ class SegmentSource:
     def pass_gap(self) -> None:
         gap = self._gaps.popleft()
         if gap.to_offset is not None:
-            self.given = self._within(gap.to_offset)
+            self.returned_to = self._within(gap.to_offset)
 
     def take(self) -> EventBlock:
-        """Remove and return the next block; the caller moves `given`."""
+        """Remove and return the next block; the caller moves `returned_to`."""
         self._join()
         block = self._blocks.popleft()
         self._waiting_bytes -= block.size_bytes
@@ -145,14 +145,14 @@ class SegmentSource:
         """The segment's end and its successors, once all of it was returned."""
         if self._successors is None or self._gaps or self._blocks:
             return None
-        return Completion(self.given, self._successors)
+        return Completion(self.returned_to, self._successors)
 
     @property
     def has_ended(self) -> bool:
         """Whether the segment was read completely, though perhaps not returned."""
         return self._successors is not None
 
-    def try_again(self) -> None:
+    def retry(self) -> None:
         """Read again if the server was unavailable."""
         if isinstance(self.error, UnavailableError):
             self.error = None
@@ -173,7 +173,7 @@ class SegmentSource:
                     self._note_gap(error.end_offset, error.reason)
                 except SegmentNotFoundError as error:
                     reason = await resolve_missing(self._stores, error.segment)
-                    if not isinstance(reason, SegmentGoneError):
+                    if not isinstance(reason, SegmentTruncatedError):
                         raise reason from None
                     self._note_gap(None)
                     break

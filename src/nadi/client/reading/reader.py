@@ -82,9 +82,9 @@ class SliceReader(Closing):
         Raises RequestTimeoutError if no events arrived within `timeout` seconds, or the server was unreachable for the
         client's timeout: call again. Raises once, and continues behind the data with the next call: TruncatedError if
         the next data was truncated away, from its `offset` to its `start_offset`, or the whole segment
-        (SegmentGoneError); DamagedDataError if the next data is damaged, from its `offset` to its `end_offset`; skipped
-        damage is listed in `skipped` instead. Raises each time EpochGoneError if the truncation is so old that the
-        successors are no longer known, and PastEndError if the start is past a segment's end.
+        (SegmentTruncatedError); DamagedDataError if the next data is damaged, from its `offset` to its `end_offset`;
+        skipped damage is listed in `skipped` instead. Raises each time EpochExpiredError if the truncation is so old
+        that the successors are no longer known, and PastEndError if the start is past a segment's end.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -116,7 +116,7 @@ class SliceReader(Closing):
         """Return the cut behind the returned events; start there to continue."""
         if self._pending is None:
             self._replace_ended()
-        offsets = {segment_id: source.given for segment_id, source in self._sources.items()}
+        offsets = {segment_id: source.returned_to for segment_id, source in self._sources.items()}
         if self._pending is not None:
             offsets[self._pending[0]] = self._pending[1].offset
         return StreamCut(self.scope, self.stream, self._frontier.positions(offsets | self._stopped))
@@ -149,7 +149,7 @@ class SliceReader(Closing):
             item = source.peek()
             if isinstance(item, EventBlock):
                 block = source.take()
-                source.given = block.offset + block.size_bytes
+                source.returned_to = block.offset + block.size_bytes
                 self._check(segment_id)
                 return segment_id, block
             if item is not None:
@@ -160,9 +160,9 @@ class SliceReader(Closing):
                 assert isinstance(item.error, DamagedDataError)
                 note_skipped(self._skipped, item.error)
             elif (error := source.error) is not None:
-                self._due[segment_id] = None  # the next call raises it again, unless `try_again` clears it
+                self._due[segment_id] = None  # the next call raises it again, unless `retry` clears it
                 for other in self._sources.values():
-                    other.try_again()  # an unreachable server is reported once for all sources
+                    other.retry()  # an unreachable server is reported once for all sources
                 raise error
         return None
 
@@ -208,7 +208,7 @@ class SliceReader(Closing):
                 continue
             if source.end is not None or not completion.successors:
                 self._frontier.stop(segment_id)
-                self._stopped[segment_id] = source.given
+                self._stopped[segment_id] = source.returned_to
                 ready = []
             else:
                 ready = self._frontier.complete(segment_id, [keys.as_range() for keys in completion.successors])

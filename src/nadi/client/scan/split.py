@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 import msgspec
 import pyarrow as pa
 
-from nadi.client.control.security import Basic, Bearer, Credentials, Encoded
+from nadi.client.control.security import Basic, Bearer, Credentials, EncodedCredentials
 from nadi.client.reading.damage import OnDamage
 from nadi.client.scan.connection import ConnectionSettings, client_of
 from nadi.client.scan.pieces import ScanRange
@@ -28,7 +28,11 @@ from nadi.model.event import EventBlock
 FORMAT = 1
 _TEXT_MAX_BYTES = 64 * MIB  # decompressed: a small text must not fill the memory
 _KIND = "value"
-_LOGINS: dict[str, type[Basic | Bearer | Encoded]] = {"basic": Basic, "bearer": Bearer, "encoded": Encoded}
+_LOGINS: dict[str, type[Basic | Bearer | EncodedCredentials]] = {
+    "basic": Basic,
+    "bearer": Bearer,
+    "encoded": EncodedCredentials,
+}
 
 
 class _Numbered(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.display import Displayed
-from nadi.errors import NadiError, SegmentGoneError, SegmentNotFoundError, StreamNotFoundError
+from nadi.errors import NadiError, SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch, segment_name
@@ -55,13 +55,13 @@ async def successors_of(stores: SegmentStores, scope: str, stream: str, segment_
 
 
 async def resolve_missing(stores: SegmentStores, segment: str) -> NadiError:
-    """Return the error for a segment that is missing at its store: SegmentGoneError if it was truncated away,
+    """Return the error for a segment that is missing at its store: SegmentTruncatedError if it was truncated away,
     StreamRecreatedError or StreamNotFoundError if its stream was deleted; or the error that prevents an answer."""
     try:
         await successors_of(stores, *parse_segment_name(segment))
     except NadiError as error:
         return error
-    return SegmentGoneError(segment)
+    return SegmentTruncatedError(segment)
 
 
 async def was_recreated(stores: SegmentStores, scope: str, stream: str, segments: Collection[int]) -> bool:
@@ -81,7 +81,7 @@ async def resolving_missing(stores: SegmentStores, segment: str) -> AsyncIterato
         yield
     except SegmentNotFoundError as missing:
         error = await resolve_missing(stores, segment)
-        if isinstance(error, SegmentGoneError):
+        if isinstance(error, SegmentTruncatedError):
             raise missing
         raise error from None
 

@@ -62,20 +62,20 @@ class ValueWriting(Generic[T]):
     _encode: Callable[[T], bytes]
 
     @property
-    def _taker(self) -> EventSender:
+    def _open_sender(self) -> EventSender:
         raise NotImplementedError
 
     def write_event(self, value: T, routing_key: str | None = None) -> Ack:
         """Accept one value; SerializationError if it can't be serialized."""
-        return self._taker.write_event(self._encode(value), routing_key)
+        return self._open_sender.write_event(self._encode(value), routing_key)
 
     def write_batch(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
         """Accept many values, with one key for all or one each; none is accepted if one can't be serialized."""
-        return self._taker.write_batch([self._encode(value) for value in values], routing_keys)
+        return self._open_sender.write_batch([self._encode(value) for value in values], routing_keys)
 
     async def write_many(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
         """Accept any number of values as `write_batch` does, waiting for capacity as needed."""
-        return await self._taker.write_many([self._encode(value) for value in values], routing_keys)
+        return await self._open_sender.write_many([self._encode(value) for value in values], routing_keys)
 
 
 @checked(without=("write",))
@@ -87,7 +87,7 @@ class ValueWriter(Writing, ValueWriting[T]):
         self._encode = encode
 
     @cached_property
-    def _taker(self) -> EventSender:
+    def _open_sender(self) -> EventSender:
         return self._sender
 
     async def write(self, value: T, routing_key: str | None = None) -> Ack:

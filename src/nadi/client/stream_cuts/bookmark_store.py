@@ -163,11 +163,11 @@ def time_of(ms: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark(Displayed):
-    """A named stream cut. `made_at`: creation time by the creating client's clock."""
+    """A named stream cut. `created_at`: creation time by the creating client's clock."""
 
     name: str
     cut: StreamCut
-    made_at: datetime
+    created_at: datetime
     note: str = ""
     tags: tuple[str, ...] = ()
 

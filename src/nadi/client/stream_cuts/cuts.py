@@ -44,7 +44,7 @@ from nadi.client.stream_cuts.timestamps import (
 )
 from nadi.errors import (
     BookmarkNotFoundError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
@@ -104,7 +104,7 @@ async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamC
         epoch -= 1
         try:
             pieces = await stores.controller.epoch_segments(cut.scope, cut.stream, epoch)
-        except EpochGoneError:
+        except EpochExpiredError:
             return head
         level = {piece.segment_id: cut.positions.get(piece.segment_id, _TO_ITS_END) for piece in pieces}
 
@@ -286,7 +286,7 @@ class StreamCuts:
         if (event_time := await self._event_time()) is not None:
             return await self._by(event_time, time)
         noted = await cut_before(self._stores, self.scope, self.stream, time_ms(time))
-        with suppress(EpochGoneError):  # the cut's segments were truncated away
+        with suppress(EpochExpiredError):  # the cut's segments were truncated away
             return await self._not_before_head(noted) if noted is not None else await self.head()
         return await self.head()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from nadi.client.segments.info import SegmentInfo, resolve_missing, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import SegmentNotFoundError
-from nadi.limits import SEGMENT_ENDS_KEPT
+from nadi.limits import SEGMENT_ENDS_CACHED
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
 from nadi.naming import segment_name
@@ -31,7 +31,7 @@ class SegmentEnds:
         """Return the current state of each segment; for a sealed one that was read to its end the cached state, whose
         `start_offset` may be outdated.
 
-        offsets: the read offset per segment. Raises SegmentGoneError if a segment was truncated away, and
+        offsets: the read offset per segment. Raises SegmentTruncatedError if a segment was truncated away, and
         StreamRecreatedError if it belonged to an earlier stream of this name.
         """
         cached = {s: i for s, at in offsets.items() if (i := self._sealed.get(s)) is not None and at >= i.write_offset}
@@ -60,7 +60,7 @@ class SegmentEnds:
     def _evict(self, count: int) -> None:
         """Evict the oldest entries so that `count` more fit."""
         for cache in (self._sealed, self._successors):
-            for segment in list(cache)[: max(0, len(cache) + count - SEGMENT_ENDS_KEPT)]:
+            for segment in list(cache)[: max(0, len(cache) + count - SEGMENT_ENDS_CACHED)]:
                 del cache[segment]
 
 

@@ -23,7 +23,7 @@ class NamedSlice(Displayed):
     name: str
     start: StreamCut
     end: StreamCut
-    made_at: datetime
+    created_at: datetime
     note: str = ""
     tags: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.columns import check_finite, check_taken
-from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
+from nadi.client.streamtables.lossless import ValueMismatchError, first_wrong, lossless
 from nadi.client.values.options import ReadTarget
 from nadi.client.values.parser import check_column, encoder
 from nadi.errors import InvalidArgumentError, SerializationError
@@ -91,7 +91,7 @@ class RowEncoder:
         table_type = self._kind.field(name).type
         try:
             return lossless(column, self._given_kind.field(name).type)
-        except MisfitError as error:
+        except ValueMismatchError as error:
             which = "" if error.row is None else f"row {first + error.row:,} has {_shown(column, error.row)}, and "
             raise InvalidArgumentError(
                 f"column {name!r} of the rows is {column.type}, but {table_type} in {self._name}: {which}"

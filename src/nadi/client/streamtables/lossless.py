@@ -7,7 +7,7 @@ conversion there and back: 2.0 is an integer and 2.5 isn't, midnight is a date a
 [1, 2]
 >>> lossless(pa.array([0.5, 0.1]), pa.float32())
 Traceback (most recent call last):
-nadi.client.streamtables.lossless.MisfitError: it would lose precision as float
+nadi.client.streamtables.lossless.ValueMismatchError: it would lose precision as float
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nadi.naming import PER_SECOND
 _WIDEST = 76  # the most digits of a decimal
 
 
-class MisfitError(Exception):
+class ValueMismatchError(Exception):
     """A value doesn't fit. row: the first wrong row; None if no value of the type would fit."""
 
     def __init__(self, row: int | None, why: str) -> None:
@@ -35,8 +35,8 @@ class MisfitError(Exception):
 
 
 def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert the column to the plain type of `kind`; MisfitError if a value would change. Timestamps of `kind` name
-    the unit of numbers."""
+    """Convert the column to the plain type of `kind`; ValueMismatchError if a value would change. Timestamps of `kind`
+    name the unit of numbers."""
 
     def convert(values: pa.Array) -> pa.Array:
         values.validate(full=True)  # rejects strings that aren't UTF-8, which later steps would
@@ -48,7 +48,7 @@ def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
         row = first_wrong(column, convert)
         if row is not None:
             error = _error_of(column.slice(row, 1), convert) or error
-        raise MisfitError(row, reason(error)) from None
+        raise ValueMismatchError(row, reason(error)) from None
 
 
 def first_wrong(column: pa.Array, check: Callable[[pa.Array], object]) -> int | None:

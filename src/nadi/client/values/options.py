@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nadi.client.control.arguments import checking
+from nadi.defaults import VALUE_FORMATS
 from nadi.errors import InvalidArgumentError
 
-FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
 DOCUMENTS = ("json", "msgpack")  # readable without a stored schema
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # named as in Spark's readers
 
@@ -54,9 +54,9 @@ def value_options(
                 raise InvalidArgumentError(f"the option {name!r} has no effect without 'value_format'")
         return None
     format_name, mode = value_format.lower(), (value_mode or PERMISSIVE).upper()
-    if format_name not in FORMATS:
+    if format_name not in VALUE_FORMATS:
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value_format[:40]!r}: it must be {', '.join(FORMATS)}"
+            f"the option 'value_format' is {value_format[:40]!r}: it must be {', '.join(VALUE_FORMATS)}"
         )
     if value_schema is not None and format_name not in DOCUMENTS:
         raise InvalidArgumentError(

@@ -35,7 +35,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from nadi.limits import KIB, NAME_MAX_CHARS, NOTED_STEPS_MAX
+from nadi.limits import KIB, NAME_MAX_CHARS, TIME_STEPS_MAX
 from nadi.naming import segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 
@@ -104,12 +104,12 @@ class _TimeNote:
 
     def add_step(self, step: _TimeStep) -> None:
         self.steps.append(step)
-        if len(self.steps) > NOTED_STEPS_MAX:
+        if len(self.steps) > TIME_STEPS_MAX:
             del self.steps[::2]
             self.step_bytes *= 2
 
 
-class NotedTimes:
+class WriterTimes:
     """The noted times of one writer id, on their way to the controller."""
 
     def __init__(

@@ -41,7 +41,7 @@ from nadi.client.writing.blocks import (
     RoutingKeys,
     as_bytes,
 )
-from nadi.client.writing.event_time import NotedTimes
+from nadi.client.writing.event_time import WriterTimes
 from nadi.client.writing.segment_output import SegmentOutput
 from nadi.errors import (
     ClosedError,
@@ -168,7 +168,7 @@ class EventSender:
         self._since_pause = 0  # bytes written since `ready` last let the loop run
         self._stopped: NadiError | None = None  # why new events are rejected
         self._failure: NadiError | None = None  # the first since the last flush
-        self.times: NotedTimes | None = None  # None for a transaction
+        self.times: WriterTimes | None = None  # None for a transaction
         self.outputs: dict[int, SegmentOutput] = {}
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._keyless: SegmentOutput | None  # currently takes the events without a key

@@ -25,7 +25,7 @@ from nadi.client.writing.event_time import check_time, leave
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
 from nadi.errors import (
     ClosedError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidArgumentError,
     NadiError,
     StreamRecreatedError,
@@ -33,7 +33,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_TOGETHER_MAX
+from nadi.limits import TXN_BATCH_MAX, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name, transaction_segment_name
@@ -104,7 +104,7 @@ class OpenTransaction:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything written so far is stored (it is not yet part of the stream)."""
-        await self._taker.flush(timeout)
+        await self._open_sender.flush(timeout)
 
     async def commit(
         self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None
@@ -116,7 +116,7 @@ class OpenTransaction:
         TransactionFailedError if the transaction was aborted or has timed out, and RequestTimeoutError after `timeout`
         seconds, when it may or may not have been committed: commit again, or check its `status`.
         """
-        sender = None if self._was_decided else self._taker
+        sender = None if self._was_decided else self._open_sender
         if timestamp_ms is not None:
             check_time(timestamp_ms)
         owner = self._owner
@@ -183,7 +183,7 @@ class OpenTransaction:
     # --- inside -----------------------------------------------------------------------------
 
     @property
-    def _taker(self) -> EventSender:
+    def _open_sender(self) -> EventSender:
         """The sender, while the transaction accepts events."""
         if self._over:
             raise TransactionFailedError(f"transaction {self.txn_id} {self._over}")
@@ -249,15 +249,15 @@ class Transaction(OpenTransaction):
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
         """Write like EventWriter.write_event; readers see the event once the transaction is committed."""
-        return self._taker.write_event(event, routing_key)
+        return self._open_sender.write_event(event, routing_key)
 
     def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
         """Write like EventWriter.write_batch; readers see the events once the transaction is committed."""
-        return self._taker.write_batch(events, routing_keys)
+        return self._open_sender.write_batch(events, routing_keys)
 
     async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
         """Write like EventWriter.write_many."""
-        return await self._taker.write_many(events, routing_keys)
+        return await self._open_sender.write_many(events, routing_keys)
 
 
 @checked()
@@ -310,7 +310,7 @@ class TransactionWriter(Closing, Generic[Own]):
         controller = self._stores.controller
         state = await controller.transaction_state(self.scope, self.stream, known_id)
         segments: list[SegmentRange] = []
-        with suppress(EpochGoneError):  # it ended long ago, so it can't be written to
+        with suppress(EpochExpiredError):  # it ended long ago, so it can't be written to
             segments = await controller.epoch_segments(self.scope, self.stream, known_id.int >> 96)
         return self._opened(known_id, segments, self._lease_ms, state)
 
@@ -333,10 +333,8 @@ class TransactionWriter(Closing, Generic[Own]):
         """
         self._check_open()
         ids = [id_of(transaction) for transaction in transactions]
-        if not 0 < len(ids) <= TXN_TOGETHER_MAX:
-            raise InvalidArgumentError(
-                f"can't commit {len(ids):,} transactions together: pass 1 to {TXN_TOGETHER_MAX:,}"
-            )
+        if not 0 < len(ids) <= TXN_BATCH_MAX:
+            raise InvalidArgumentError(f"can't commit {len(ids):,} transactions together: pass 1 to {TXN_BATCH_MAX:,}")
         if timestamp_ms is not None:
             check_time(timestamp_ms)
         controller, scope, stream = self._stores.controller, self.scope, self.stream

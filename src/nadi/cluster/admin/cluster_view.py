@@ -172,22 +172,22 @@ class ClusterView:
         return server in self.members and self.members[server][1]
 
 
-def cluster_report(cluster: str, seen_by: str, view: ClusterView) -> ClusterReport:
-    """Return the report: servers in order of their start, containers in order. seen_by: see `ClusterReport`."""
+def cluster_report(cluster: str, reported_by: str, view: ClusterView) -> ClusterReport:
+    """Return the report: servers in order of their start, containers in order. reported_by: see `ClusterReport`."""
     containers = [_container(number, view) for number in sorted(view.records)]
     by_start = sorted(view.members.values(), key=lambda entry: (entry[0].started_ms, entry[0].id))
     active = view.records.get(CONTROLLER_CONTAINER, ContainerRecord())
     has_controller = not active.released and view.is_alive(active.owner)
     return ClusterReport(
         cluster,
-        seen_by,
+        reported_by,
         active.owner if has_controller else "",
         [_server(member, is_alive=is_alive, containers=containers) for member, is_alive in by_start],
         containers,
     )
 
 
-def held(server: str, containers: list[ContainerReport]) -> list[int]:
+def owned_containers(server: str, containers: list[ContainerReport]) -> list[int]:
     return [
         container.number
         for container in containers
@@ -205,7 +205,7 @@ def _server(member: ServerMember, *, is_alive: bool, containers: list[ContainerR
         member.rest,
         member.version,
         member.started_ms,
-        held(member.id, containers),
+        owned_containers(member.id, containers),
         member.bytes_per_s if is_alive else 0.0,
     )
 
@@ -238,11 +238,11 @@ class Operator:
         me: str,
         membership: Membership,
         watch: RecordWatch,
-        keeper: Reconciler,
+        reconciler: Reconciler,
         store: SegmentStore,
     ) -> None:
         self._cluster, self._me = cluster, me
-        self._membership, self._watch, self._keeper, self._store = membership, watch, keeper, store
+        self._membership, self._watch, self._reconciler, self._store = membership, watch, reconciler, store
 
     def report(self) -> ClusterReport:
         """Return the cluster as this server sees it. Log sizes are known only for its own containers."""
@@ -262,14 +262,14 @@ class Operator:
                 "let the next server take them over"
             )
         self._membership.drain()
-        self._keeper.wake()
+        self._reconciler.wake()
         return self._progress()
 
     def rebalance(self) -> DrainReport:
         """Begin to hand over the containers that placement assigns to other servers, without waiting for a quiet
         period."""
-        self._keeper.rebalance()
+        self._reconciler.rebalance()
         return self._progress()
 
     def _progress(self) -> DrainReport:
-        return DrainReport(self._me, held(self._me, self.report().containers))
+        return DrainReport(self._me, owned_containers(self._me, self.report().containers))

@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 _TAIL_BYTES = 64 * 1024  # holds any chunk's description
 
 
-class Cleaned(msgspec.Struct):
-    """Number and bytes of removed objects, or of those that a dry run would remove. kept_chunks: old chunks unknown to
-    the state that a container may still refer to."""
+class CleanupResult(msgspec.Struct):
+    """Number and bytes of removed objects, or of those that a dry run would remove. retained_chunks: old chunks unknown
+    to the state that a container may still refer to."""
 
     frames: int = 0
     snapshot_objects: int = 0
@@ -56,7 +56,7 @@ class Cleaned(msgspec.Struct):
     servers: int = 0
     proofs: int = 0
     removed_bytes: int = 0
-    kept_chunks: int = 0
+    retained_chunks: int = 0
 
     @property
     def objects(self) -> int:
@@ -90,10 +90,10 @@ class Janitor:
         self._goes_on, self._pause_s = goes_on, pause_s
         self._records = ContainerRecords(registry, runtime)
 
-    async def clean(self) -> Cleaned:
+    async def clean(self) -> CleanupResult:
         """Remove garbage from the whole store. UnavailableError: the store doesn't respond; objects removed so far were
         garbage. StoreError: a record is damaged."""
-        cleaned, log = Cleaned(), self._log
+        cleaned, log = CleanupResult(), self._log
         now_ms = 0
         for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
@@ -118,7 +118,7 @@ class Janitor:
             await self._clean_chunks(container, cleaned)
         return cleaned
 
-    async def _clean_chunks(self, container: int, cleaned: Cleaned) -> None:
+    async def _clean_chunks(self, container: int, cleaned: CleanupResult) -> None:
         record = await self._record(container)
         if record.snapshot is None:
             return
@@ -135,7 +135,7 @@ class Janitor:
                 if is_lost_chunk(record, known, chunk.name, await self._planned_by(container, chunk)):
                     names.append(chunk.name)
                 else:
-                    cleaned.kept_chunks += 1
+                    cleaned.retained_chunks += 1
             cleaned.chunks += await self._remove(page, names, cleaned)
 
     async def _known_chunks(self, container: int, record: ContainerRecord) -> set[str]:
@@ -189,7 +189,7 @@ class Janitor:
                 await self._runtime.sleep(self._pause_s)
 
     async def _remove(
-        self, page: Sequence[ListedObject], names: Sequence[str], cleaned: Cleaned, log: OwnEngine | None = None
+        self, page: Sequence[ListedObject], names: Sequence[str], cleaned: CleanupResult, log: OwnEngine | None = None
     ) -> int:
         engine = log or self._engine
         sizes = {item.name: item.size_bytes for item in page}

@@ -166,7 +166,7 @@ class Forward:
         if call.rpc not in WATCHES:
             pending = channel.unary_unary(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
             return bytes(await pending)
-        await call.lasts()
+        await call.release_request()
         replies = channel.unary_stream(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
         try:
             async for reply in replies:

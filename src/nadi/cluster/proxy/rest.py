@@ -116,7 +116,7 @@ class RestProxy:
             headers.append((b"content-length", str(len(body)).encode()))
         target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
         request = h11.Request(method=scope["method"], target=target, headers=headers)
-        async with self._places.of(client[0], limit_s=limits.RPC_ROOM_TIMEOUT_S):
+        async with self._places.of(client[0], limit_s=limits.RPC_MEMORY_TIMEOUT_S):
             try:
                 async with _connected(address, self._tls) as (reader, writer):
                     parser = h11.Connection(h11.CLIENT)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nadi.access.commands import acts_of
 from nadi.client.segments.connection import Connections, Endpoint, SegmentStoreConnection
 from nadi.errors import InvalidArgumentError, NotOwnerError, ProtocolError
-from nadi.limits import APPEND_SESSIONS_KEPT, LOAD_PAGE_SEGMENTS, PEER_ANSWER_S, PEER_CONNECT_S, PEER_SILENCE_S
+from nadi.limits import APPEND_SESSIONS_MAX, LOAD_PAGE_SEGMENTS, PEER_ANSWER_S, PEER_CONNECT_S, PEER_SILENCE_S
 from nadi.model.load import SegmentLoad
 from nadi.segmentstore.container_registry import is_record
 from nadi.segmentstore.store import SegmentStore
@@ -61,7 +61,7 @@ class SegmentRouter:
         self._store, self._address = store, address
         self._owner_of, self._stores = owner_of, stores
         self._connections = Connections(PEER_CONNECT_S, tls, "this server is stopping")
-        self._writers: LRUCache[bytes, _RoutedWriter] = LRUCache(APPEND_SESSIONS_KEPT)
+        self._writers: LRUCache[bytes, _RoutedWriter] = LRUCache(APPEND_SESSIONS_MAX)
 
     async def __call__(self, command: Command) -> Command:
         """Return the reply, which may be an error. NotOwnerError: no store is known to have the segment; nothing was

@@ -31,7 +31,7 @@ from nadi.errors import ClosedError
 from nadi.limits import CONVOY_FEW, CONVOY_WAIT_S, WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
 from nadi.naming import MARK_PREFIX
 from nadi.runtime import Runtime
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -81,7 +81,7 @@ class Tasks:
             await asyncio.wait(tasks, timeout=_AGAIN_S)  # a task may mistake the cancellation for a timeout and retry
 
 
-class Convoy:
+class WorkBatcher:
     """Batches concurrent work so that its members share frames of a container's log. While at least `few` are in
     progress, a new member waits until half of the last batch has finished, or `wait_s`, and then starts together with
     all that wait."""
@@ -128,11 +128,11 @@ class Shared(Generic[K, T]):
         task, now_s = self._answers.get(key), self._clock.monotonic()
         is_over = task is not None and task.done()
         if task is None or (is_over and (task.cancelled() or task.exception() or task.result()[1] <= now_s)):
-            task = self._answers[key] = asyncio.create_task(self._asked(key))
+            task = self._answers[key] = asyncio.create_task(self._query(key))
             task.add_done_callback(mark_retrieved)
         return (await asyncio.shield(task))[0]  # continues for the other callers if one is cancelled
 
-    async def _asked(self, key: K) -> tuple[T, float]:
+    async def _query(self, key: K) -> tuple[T, float]:
         began_s = self._clock.monotonic()
         answer = await self._ask(key)
         now_s = self._clock.monotonic()
@@ -144,7 +144,7 @@ class Schedule:
 
     def __init__(self, clock: Runtime, tasks: Tasks) -> None:
         self._clock, self._tasks = clock, tasks
-        self._complaints = Complaints(log, "%s wait for the next round")
+        self._problems = ProblemLog(log, "%s wait for the next round")
 
     def start(self, subject: str, period_s: float, one_round: Callable[[], Awaitable[None]]) -> None:
         """Start periodic rounds. subject: names the work in log messages, as in "SUBJECT wait for the next round"."""
@@ -157,7 +157,7 @@ class Schedule:
         while True:
             due_ms = max(due_ms + period_ms, clock.monotonic_ms())
             await clock.sleep((due_ms - clock.monotonic_ms()) / 1000)
-            with self._complaints.about(subject):
+            with self._problems.about(subject):
                 await one_round()
 
 

@@ -181,11 +181,11 @@ class RpcCall:
 
     async def parsed(self) -> Message:
         """Return the request, parsed once; InvalidArgumentError if it is malformed."""
-        request = await parsed(KINDS[self.rpc][0], self.raw, lambda: self._turns.mine(self._peer))
+        request = await parsed(KINDS[self.rpc][0], self.raw, lambda: self._turns.wait_for_turn(self._peer))
         self.raw = b""
         return request
 
-    async def lasts(self) -> None:
+    async def release_request(self) -> None:
         """Release the memory reserved for the request, since the call is long-lived."""
         await self._working.aclose()
 
@@ -221,7 +221,7 @@ class Answers:
         request = await call.parsed()
         method = self._methods[call.rpc]
         if call.rpc in WATCHES:
-            await call.lasts()
+            await call.release_request()
             return await self._watch(method, request, call)
         if self._access is not None:
             return await self._access.answer(call.rpc, method, request, call)
@@ -298,7 +298,7 @@ class _RpcCalls:
     async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
         """Handle a call without letting exceptions out. The request is parsed here since gRPC answers UNKNOWN to
         malformed ones."""
-        peer, limit_s = self._peer_of(context), limits.RPC_ROOM_TIMEOUT_S
+        peer, limit_s = self._peer_of(context), limits.RPC_MEMORY_TIMEOUT_S
         address = peer.rpartition(":")[0]
         if not self.shares.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
@@ -310,7 +310,7 @@ class _RpcCalls:
                     size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
                     await processing.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
                 await receiving.aclose()
-                await self._turns.mine(peer)
+                await self._turns.wait_for_turn(peer)
                 return await self._answer(call)
         except ForwardedStatus as refusal:
             code, text = refusal.code, refusal.text

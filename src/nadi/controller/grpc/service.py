@@ -18,9 +18,9 @@ from uuid import UUID
 import msgspec
 
 from nadi import errors
-from nadi.controller.autoscaler import metadata_of, trigger
 from nadi.controller.controller import Controller
 from nadi.controller.event_time import InvalidTimeError
+from nadi.controller.external_scaler import metadata_of, trigger
 from nadi.controller.grpc.messages import (
     config_message,
     config_of,
@@ -42,7 +42,7 @@ from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import TableConfig, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
-from nadi.limits import STREAM_MAX_SEGMENTS, TXN_TOGETHER_MAX
+from nadi.limits import STREAM_MAX_SEGMENTS, TXN_BATCH_MAX
 from nadi.naming import segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler_pb
@@ -447,8 +447,8 @@ def _table_name(message: pb.KeyValueTableInfo | pb.KeyValueTableConfig) -> Table
 
 
 def _ids(raw_ids: Sequence[bytes]) -> list[int]:
-    if len(raw_ids) > TXN_TOGETHER_MAX:
-        raise InvalidArgumentError(f"{len(raw_ids):,} transactions in one request: send at most {TXN_TOGETHER_MAX:,}")
+    if len(raw_ids) > TXN_BATCH_MAX:
+        raise InvalidArgumentError(f"{len(raw_ids):,} transactions in one request: send at most {TXN_BATCH_MAX:,}")
     if any(len(raw_id) != 16 for raw_id in raw_ids):
         raise InvalidArgumentError("the id of a transaction has the wrong length: send 16 bytes")
     return [int.from_bytes(raw_id) for raw_id in raw_ids]

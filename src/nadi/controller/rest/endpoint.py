@@ -147,7 +147,7 @@ class Site:
 class Api:
     """State shared by all handlers. Without a `gate` everyone may do everything. controller: None until the server has
     recovered, and while another server of the cluster has the active one; then `stands_by` is set. cluster: the
-    operator's view of the server; None outside a cluster. left: migration of this server's data; None in a cluster.
+    operator's view of the server; None outside a cluster. migration: of this server's data; None in a cluster.
     intake: None until the server accepts data."""
 
     health: Callable[[], Component]
@@ -155,7 +155,7 @@ class Api:
     controller: Controller | None = None
     stands_by: bool = False
     cluster: Any = None
-    left: Any = None
+    migration: Any = None
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
     site: Site = field(default_factory=Site)
@@ -185,7 +185,7 @@ class RestCall:
         """Enter around each page of a long list: few are built at once, each in a turn shared with all requests."""
         address = self.request.client.host if self.request.client is not None else ""
         async with self.api.pages.of(address):
-            await self.api.turns.mine(address)
+            await self.api.turns.wait_for_turn(address)
             yield
 
     def shows(self, resource: str) -> bool:
@@ -202,7 +202,7 @@ class RestCall:
     def stream(self) -> StreamName:
         return StreamName(self.scope, self.part("streamName"))
 
-    def asked(self, name: str) -> str | None:
+    def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
 
     @property
@@ -216,7 +216,7 @@ SCOPE = "/v1/scopes/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 
 Handler = Callable[[RestCall], Awaitable[Any]]  # returns a response, a value to encode as JSON, or None
-Asked = Callable[[RestCall], Need]
+NeedOf = Callable[[RestCall], Need]  # returns the access that a request requires
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class RestEndpoint:
     path: str
     summary: str
     handler: Handler
-    needs: Asked
+    needs: NeedOf
     gives: Any = None
     status: int = 200
     body: Any = None
@@ -249,23 +249,23 @@ class RestEndpoint:
     takes: tuple[str, ...] = ()
 
 
-def on_cluster(permission: Permission) -> Asked:
+def on_cluster(permission: Permission) -> NeedOf:
     return lambda call: Need(CLUSTER, permission)
 
 
-def on_scope(permission: Permission) -> Asked:
+def on_scope(permission: Permission) -> NeedOf:
     return lambda call: Need(scope_resource(call.scope), permission)
 
 
-def on_stream(act: Act) -> Asked:
+def on_stream(act: Act) -> NeedOf:
     return lambda call: need(*call.stream, act)
 
 
-def on_reader_group(permission: Permission) -> Asked:
+def on_reader_group(permission: Permission) -> NeedOf:
     return lambda call: Need(reader_group_resource(*call.group), permission)
 
 
-def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], RestEndpoint]:
+def endpoint(verb: str, path: str, needs: NeedOf, gives: Any = None, **more: Any) -> Callable[[Handler], RestEndpoint]:
     """Make a handler an endpoint with its docstring as the summary; the arguments are RestEndpoint's."""
     return lambda handler: RestEndpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 

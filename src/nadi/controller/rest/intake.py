@@ -31,7 +31,7 @@ _PATHS = re.compile(r"/v1/scopes/[^/?]+/streams/[^/?]+/events|/v1/logs")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DataRequest:
     """A received data request. media: lower-case content type without parameters; authorization: the header."""
 
     media: str
@@ -42,7 +42,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedRecords:
     """Records of a request that were not stored, although others were. problem: why the first was rejected."""
 
     records: int
@@ -52,10 +52,10 @@ class Rejected:
 class Intake(Protocol):
     """A sink for data, which returns once the data is stored."""
 
-    async def events(self, stream: StreamName, sent: Sent) -> int:
+    async def events(self, stream: StreamName, sent: DataRequest) -> int:
         """Store the events and return their number."""
 
-    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
+    async def logs(self, stream: StreamName, sent: DataRequest) -> RejectedRecords | None:
         """Store OpenTelemetry log records; return those that were rejected."""
 
 
@@ -69,7 +69,7 @@ def takes_data(path: str) -> bool:
 
 
 @asynccontextmanager
-async def received(request: Request, places: FairQueue, *, grows: bool = False) -> AsyncIterator[Sent]:
+async def received(request: Request, places: FairQueue, *, grows: bool = False) -> AsyncIterator[DataRequest]:
     """Receive a request and keep its place until it is processed. A large request takes the place before it is read; a
     small one afterwards, if it is compressed or `grows` when decoded. Raises InvalidArgumentError or HTTPException if
     the body is unacceptable."""
@@ -77,7 +77,7 @@ async def received(request: Request, places: FairQueue, *, grows: bool = False) 
     length = None if "transfer-encoding" in headers else headers.get("content-length")
     coding = headers.get("content-encoding", "identity").strip().lower()
     is_little = length is not None and int(length) <= limits.INGEST_LITTLE_BYTES
-    place = places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_PLACE_S)
+    place = places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_SLOT_TIMEOUT_S)
     async with AsyncExitStack() as stack:
         if not is_little:
             await stack.enter_async_context(place)
@@ -85,7 +85,7 @@ async def received(request: Request, places: FairQueue, *, grows: bool = False) 
         if is_little and (coding != "identity" or grows):
             await stack.enter_async_context(place)
         body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
-        yield Sent(media_type(request), headers, _query(request), body, headers.get("authorization"))
+        yield DataRequest(media_type(request), headers, _query(request), body, headers.get("authorization"))
 
 
 def media_type(request: Request) -> str:

@@ -26,12 +26,12 @@ from nadi.controller.rest.endpoint import (
     on_cluster,
     on_stream,
 )
-from nadi.controller.rest.intake import LOGS_PATH, Intake, Sent, received
+from nadi.controller.rest.intake import LOGS_PATH, DataRequest, Intake, received
 from nadi.controller.state.metadata import StreamName
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.naming import check_name
-from nadi.observe.cluster import ClusterReport, DrainReport, HoldReport
+from nadi.observe.cluster import ClusterReport, DrainReport, WriteFreezeReport
 from nadi.observe.health import Component, HealthStatus
 
 CLUSTER_PATH = "/v1/cluster"
@@ -116,7 +116,7 @@ class WrittenBody(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def _received(call: RestCall, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
+async def _received(call: RestCall, *, grows: bool = False) -> AsyncIterator[tuple[Intake, DataRequest]]:
     """Receive data as `received` does. A sealed stream is a conflict here, but 500 at Pravega's own paths."""
     async with received(call.request, call.api.data_places, grows=grows) as sent:
         if call.api.intake is None:
@@ -152,7 +152,7 @@ async def write_events(call: RestCall) -> Any:
 
 
 def _stream_of_logs(call: RestCall) -> StreamName:
-    text = call.request.headers.get(STREAM_HEADER) or call.asked("stream") or ""
+    text = call.request.headers.get(STREAM_HEADER) or call.query("stream") or ""
     scope, slash, stream = text.partition("/")
     if not slash:
         raise errors.InvalidArgumentError(
@@ -197,7 +197,7 @@ _NO_FOLDER = {404: "The server belongs to a cluster, or is still recovering."}
 _CHANGES = on_cluster(Permission.READ_UPDATE)
 
 
-class HoldRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class WriteFreezeRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request to freeze writes. limit_s: writes resume by themselves after this many seconds."""
 
     limit_s: Annotated[float, Meta(gt=0, le=MIGRATION_PAUSE_MAX_S)]
@@ -212,17 +212,17 @@ class LeaveRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _migration(call: RestCall) -> Any:
-    if call.api.left is None:
+    if call.api.migration is None:
         raise errors.NotFoundError("this server belongs to a cluster or is still recovering: see docs/migrate.md")
-    return call.api.left
+    return call.api.migration
 
 
 @endpoint(
     "POST",
     f"{MIGRATION_PATH}/hold",
     _CHANGES,
-    HoldReport,
-    body=HoldRequest,
+    WriteFreezeReport,
+    body=WriteFreezeRequest,
     codes={**_NO_FOLDER, 409: "Writes are already frozen."},
 )
 async def hold(call: RestCall) -> Any:

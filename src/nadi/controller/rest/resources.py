@@ -123,7 +123,7 @@ async def list_streams(call: RestCall) -> Response:
 
 def _filter(call: RestCall) -> Callable[[str, StreamRecord], bool]:
     """Return the predicate that the query selects; by default, streams that users created."""
-    kind, tag = call.asked("filter_type"), call.asked("filter_value")
+    kind, tag = call.query("filter_type"), call.query("filter_value")
     if kind not in (None, SHOW_INTERNAL, BY_TAG):
         raise InvalidArgumentError(f"filter_type must be {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
     if kind == BY_TAG and not tag:
@@ -152,7 +152,7 @@ async def create_stream(call: RestCall) -> Any:
     return bodies.stream_property(name, config)
 
 
-@endpoint("GET", STREAM, on_stream(Act.LOOK), bodies.StreamProperty)
+@endpoint("GET", STREAM, on_stream(Act.INSPECT), bodies.StreamProperty)
 async def show_stream(call: RestCall) -> Any:
     """Show a stream's configuration."""
     return bodies.stream_property(call.stream, (await call.controller.stream(call.stream)).config)
@@ -174,7 +174,7 @@ async def update_stream(call: RestCall) -> Any:
 
 
 @endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), RetentionReport)
-async def show_kept(call: RestCall) -> Any:
+async def show_retention(call: RestCall) -> Any:
     """Show what a stream retains, and what prevents its retention policy from truncating further."""
     return await call.controller.retention.describe(call.stream)
 
@@ -214,7 +214,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
 @endpoint(
     "GET",
     STREAM + "/scaling-events",
-    on_stream(Act.LOOK),
+    on_stream(Act.INSPECT),
     list[bodies.ScaleMetadata],
     codes={400: "The time is missing or malformed."},
     query=(
@@ -239,13 +239,13 @@ async def scaling_events(call: RestCall) -> Response:
     return await stream_array(pages(), call.page)
 
 
-@endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
+@endpoint("GET", STREAM + "/scaling-log", on_stream(Act.INSPECT), list[ScalingReport])
 async def scaling_log(call: RestCall) -> Response:
     """List the automatic scaling decisions for a stream, with their reasons."""
     return await reports(call, SCALING)
 
 
-@endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
+@endpoint("GET", STREAM + "/load", on_stream(Act.INSPECT), list[LoadReport])
 async def load(call: RestCall) -> Any:
     """List the current load of a stream's segments."""
     records, _ = await call.controller.report(call.stream, LOAD)
@@ -253,7 +253,7 @@ async def load(call: RestCall) -> Any:
 
 
 def _time(call: RestCall, name: str) -> int:
-    text = call.asked(name)
+    text = call.query(name)
     if text is None:
         raise InvalidArgumentError(f"the query lacks {name}: give a time in milliseconds since 1970")
     if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:

@@ -34,7 +34,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from nadi import limits
-from nadi.access.listener import AcceptedConnection, Listener, bound_sockets, files_left
+from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import (
@@ -252,13 +252,13 @@ def cut_portion(received: bytearray) -> bytes:
 
 
 class RestProtocol(H11Protocol):
-    """A connection. Its guest may be evicted unless a complete request is being answered. uvicorn's flow control calls
+    """A connection. It may be evicted unless a complete request is being answered. uvicorn's flow control calls
     `resume_reading` and `pause_reading`."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, guest: AcceptedConnection, api: Api) -> None:
-        super().__init__(config, state, {"is_extra": guest.is_extra})
+    def __init__(self, config: uvicorn.Config, state: ServerState, accepted: AcceptedConnection, api: Api) -> None:
+        super().__init__(config, state, {"is_extra": accepted.is_extra})
         self.logger = _of_uvicorn
-        self._guest, self._turns, self._pool = guest, api.turns, api.budget.receiving
+        self._accepted, self._turns, self._pool = accepted, api.turns, api.budget.receiving
         self._received = bytearray()  # not parsed yet
         self._parsed_bytes = 0  # parsed but not answered yet
         self._is_continued = False  # the parser may already have another request
@@ -279,7 +279,7 @@ class RestProtocol(H11Protocol):
         self._received.clear()
         self._account.hold(0)
         self._pool.forget(self._steer)
-        self._guest.leave()
+        self._accepted.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -296,7 +296,7 @@ class RestProtocol(H11Protocol):
         """Request a turn if there is work; otherwise continue reading."""
         if self._has_work and not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
-            self._turns.ask(self._guest.address, self._take_turn)
+            self._turns.ask(self._accepted.address, self._take_turn)
         if self.transport.is_closing():  # perhaps closed by its turn
             return
         if not self._is_answering:
@@ -304,7 +304,7 @@ class RestProtocol(H11Protocol):
         self._account.hold(len(self._received) + self._parsed_bytes)
         if self._received or self.flow.read_paused:
             self.transport.pause_reading()
-        elif not self._account.room_bytes:
+        elif not self._account.capacity_bytes:
             self.transport.pause_reading()
             self._pool.wait(self._steer)
         else:
@@ -328,7 +328,7 @@ class RestProtocol(H11Protocol):
             self._is_continued = False
             super().handle_events()
             if self._is_answering and not self.cycle.more_body:
-                self._guest.settle()
+                self._accepted.mark_busy()
         self._is_queued = False
         self._steer()
         return is_of_use
@@ -353,7 +353,7 @@ class RestProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
-        self._guest.loosen()
+        self._accepted.mark_idle()
         self.cycle.body = bytearray()  # releases an unread body
         super().on_response_complete()
         self._steer()
@@ -413,9 +413,9 @@ class RestServer:
         self._uvicorn = uvicorn.Server(self._config)  # neither its sockets nor its signal handlers are used
         self._uvicorn.servers, self._uvicorn.lifespan = [], self._config.lifespan_class(self._config)
         self.listener = Listener(
-            lambda guest: RestProtocol(self._config, self._uvicorn.server_state, guest, api),
+            lambda accepted: RestProtocol(self._config, self._uvicorn.server_state, accepted, api),
             _abort,
-            most=files_left(REST_CONNECTIONS_MAX),
+            most=available_files(REST_CONNECTIONS_MAX),
             most_of_address=REST_CONNECTIONS_OF_ADDRESS,
             extra=REST_CONNECTIONS_EXTRA,
             name="REST",
@@ -439,7 +439,7 @@ class RestServer:
 
     @property
     def connections(self) -> int:
-        return len(self.listener.guests)
+        return len(self.listener.connections)
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -30,7 +30,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together
-from nadi.errors import EpochGoneError, InvalidStreamCutError
+from nadi.errors import EpochExpiredError, InvalidStreamCutError
 from nadi.limits import TIME_INDEX_MS
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder
@@ -79,7 +79,7 @@ class Past:
         return past
 
     @property
-    def kept_bytes(self) -> int:
+    def retained_bytes(self) -> int:
         return self.bytes_after({})
 
     @property
@@ -90,7 +90,7 @@ class Past:
         """Return whether the cut is a valid reader position; False also if epochs it needs are forgotten."""
         try:
             return self.history.is_valid_cut(cut)
-        except EpochGoneError:
+        except EpochExpiredError:
             return False
 
     def is_forgotten(self, cut: Cut) -> bool:

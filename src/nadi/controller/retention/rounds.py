@@ -44,7 +44,7 @@ from nadi.model.reports import HolderReport, RetentionReport
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX, segment_name
 from nadi.runtime import Runtime
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 from nadi.wire.time_index import ARRIVAL, clock_of
 
 _I64_MAX = (1 << 63) - 1
@@ -124,7 +124,7 @@ class _ClockOffset(NamedTuple):
     ahead_ms: int
 
 
-class Ages:
+class AgeClock:
     """Dates of ages: reads both clocks at each `note`, and remembers how they diverged."""
 
     def __init__(self, clock: Runtime) -> None:
@@ -179,7 +179,7 @@ class Names:
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self._known: LRUCache[tuple[str, bytes], tuple[int, NamedCut | None]] = LRUCache(limits.RETENTION_NAMES_MAX)
-        self._complaints = Complaints(log, "%s protects nothing from retention")
+        self._problems = ProblemLog(log, "%s protects nothing from retention")
 
     async def of_scope(self, scope: str) -> dict[str, list[NamedCut]]:
         """Return the names by stream; InvalidArgumentError if there are too many."""
@@ -209,7 +209,7 @@ class Names:
             if len(cuts) != _CUTS.get(kind) or any((cut.scope, cut.stream) != (scope, stored.stream) for cut in cuts):
                 raise InvalidStreamCutError("it is neither a bookmark nor a slice of a stream in this scope")
         except (msgspec.MsgspecError, InvalidStreamCutError) as error:
-            self._complaints.tell(f"{kind} {scope}/{name}", error)
+            self._problems.report(f"{kind} {scope}/{name}", error)
             return None
         ends = [cut.positions for cut in cuts]
         return NamedCut(cast("NameKind", kind), name, stored.stream, ends[0], ends[1] if len(ends) > 1 else None)
@@ -264,12 +264,12 @@ _Sized = tuple[tuple[object, ...], int, Bounds]
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionJudge:
+class RetentionDecider:
     flow: Workflows
-    ages: Ages
+    ages: AgeClock
     _sized: LRUCache[str, _Sized] = field(default_factory=lambda: LRUCache(_REMEMBERED))
 
-    async def judge(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionDecision:
+    async def decide(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionDecision:
         """Decide about a stream; as in Pravega, a sealed one isn't truncated. named: its bookmarks and slices."""
         record = await self.flow.metadata.stream(name)
         stream, policy = record.value, RetentionRule.of(record.value.config)
@@ -287,15 +287,15 @@ class RetentionJudge:
 
     async def report(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionReport:
         for _ in range(_TRIES):
-            decision = await self.judge(name, named)
+            decision = await self.decide(name, named)
             if (await self.flow.metadata.stream(name)).value.head == decision.stream.head:
                 break
         past, holders = decision.past, decision.holders
-        retained = past.kept_bytes
+        retained = past.retained_bytes
         oldest_ms = await self._oldest_ms(name, decision) if retained else 0
         listed = [
             HolderReport(claim.kind, claim.name, StreamCut(*name, claim.cut).as_text(), claim.bytes_after)
-            for claim in holders[: limits.RETENTION_HOLDERS_TOLD]
+            for claim in holders[: limits.RETENTION_HOLDERS_REPORTED]
         ]
         head = StreamCut(*name, past.head or past.history.first_cut()).as_text()
         return RetentionReport(head, retained, oldest_ms, listed, len(holders) - len(listed))
@@ -331,7 +331,7 @@ class RetentionJudge:
     async def _of_size(
         self, name: StreamName, stream: StreamRecord, least: int, most: int | None, past: Past
     ) -> Bounds:
-        state = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
+        state = (stream.created_ms, least, most, past.retained_bytes, len(past.ends), tuple(past.head.items()))
         known = self._sized.get(name.key)
         if known is not None and known[0] == state:
             return known[2]  # nothing was written since
@@ -389,7 +389,7 @@ NamesOfScope = dict[str, list[NamedCut]]  # by stream
 
 
 @dataclass(slots=True)
-class Released:
+class TruncationCounts:
     """Truncations by retention since this controller started; at_s: time of the last one, by the monotonic clock."""
 
     truncations: int = 0
@@ -404,15 +404,15 @@ class RetentionRounds:
 
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
-        self.released = Released()
+        self.released = TruncationCounts()
         self._table = flow.metadata.limited
-        self._ages = Ages(flow.clock)
-        self._judge = RetentionJudge(flow, self._ages)
+        self._ages = AgeClock(flow.clock)
+        self._decider = RetentionDecider(flow, self._ages)
         self._names = Names(flow.segments)
         self.index_times: IndexTimes | None = None  # set by servers that support it
         self._token = b""  # where the next round continues
         self._checking: dict[str, asyncio.Task[None]] = {}  # streams being checked
-        self._complaints = Complaints(log, "retention of %s waits for the next round")
+        self._problems = ProblemLog(log, "retention of %s waits for the next round")
 
     def start(self, schedule: Schedule) -> None:
         schedule.start("retention", limits.RETENTION_PERIOD_S, self.round)
@@ -425,7 +425,7 @@ class RetentionRounds:
         """Return what the stream retains, and why; StreamNotFoundError if it doesn't exist."""
         stream = (await self._flow.metadata.stream(name)).value
         names = await self._names.of_scope(name.scope) if RetentionRule.of(stream.config) is not None else {}
-        return await self._judge.report(name, names.get(name.stream, ()))
+        return await self._decider.report(name, names.get(name.stream, ()))
 
     async def report(self, _: Workflows, name: StreamName, token: str) -> tuple[list[RetentionReport], str]:
         return [await self.describe(name)], ""
@@ -466,15 +466,15 @@ class RetentionRounds:
                 if config.retention_by_event_time and self.index_times is not None:
                     await self.index_times(name, config.event_time, (await measure(self._flow, name)).ends)
                 await self._truncate(name, named)
-            self._complaints.settled(name.key)
+            self._problems.settled(name.key)
         except (StreamSealedError, NotFoundError) as error:
             if await self._flow.metadata.find_stream(name) is not None and not isinstance(error, StreamSealedError):
-                self._complaints.tell(name.key, error)
+                self._problems.report(name.key, error)
         except Exception as error:
-            self._complaints.tell(name.key, error)
+            self._problems.report(name.key, error)
 
     async def _truncate(self, name: StreamName, named: Sequence[NamedCut]) -> None:
-        decision = await self._judge.judge(name, named)
+        decision = await self._decider.decide(name, named)
         cut = decision.cut
         if cut is None:
             return
@@ -487,7 +487,7 @@ class RetentionRounds:
 
         if await self._flow.run(name, begin) is not None:
             self.released.truncations += 1
-            self.released.size_bytes += decision.past.kept_bytes - decision.past.bytes_after(cut)
+            self.released.size_bytes += decision.past.retained_bytes - decision.past.bytes_after(cut)
             self.released.at_s = self._flow.clock.monotonic()
 
     async def _unlist(self, name: StreamName) -> None:

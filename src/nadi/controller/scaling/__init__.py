@@ -1,1 +1,1 @@
-"""Automatic scaling: `judge` decides on splits and merges by policy and load; `rounds` carries them out."""
+"""Automatic scaling: `decisions` decides on splits and merges by policy and load; `rounds` carries them out."""

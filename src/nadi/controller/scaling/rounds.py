@@ -1,7 +1,7 @@
 """Scaling rounds: every few seconds, evaluates streams that have load or more segments than they need.
 
-`scaling.judge` decides; the ordinary scale workflow carries decisions out, provided that the stream hasn't changed
-meanwhile. Judges keep their state in memory: after a restart their waiting times start over.
+`scaling.decisions` decides; the ordinary scale workflow carries decisions out, provided that the stream hasn't changed
+meanwhile. Deciders keep their state in memory: after a restart their waiting times start over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nadi import limits
 from nadi.controller.engine.workflows import Schedule, Workflows
-from nadi.controller.scaling.judge import Decision, HotKey, Profile, ScalingJudge, ScalingStep
+from nadi.controller.scaling.decisions import Decision, HotKey, Profile, ScalingDecider, ScalingStep
 from nadi.controller.state.history import EpochHistory
 from nadi.controller.state.metadata import ControllerMetadata, StreamName
 from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, StreamRecord, StreamState
@@ -28,7 +28,7 @@ from nadi.errors import ConditionFailedError, ContentionError, NotFoundError, St
 from nadi.limits import SCALING_LOG_ENTRIES
 from nadi.model.load import SegmentLoad
 from nadi.naming import INTERNAL_SCOPE
-from nadi.throttled_log import Complaints
+from nadi.throttled_log import ProblemLog
 
 _TRIES = 5  # after an attempt that got no reply
 
@@ -89,13 +89,13 @@ class ScalingRounds:
     def __init__(self, flow: Workflows, profile: Profile) -> None:
         self.profile, self.counts = profile, ScalingCounts()
         self._flow = flow
-        self._judges: dict[str, ScalingJudge] = {}
+        self._deciders: dict[str, ScalingDecider] = {}
         self._watched: set[str] = set()  # streams with more segments than their minimum
         self._changing: set[str] = set()
         self._all: AsyncIterator[tuple[StreamName, StreamRecord]] | None = None
         self._continue_after = ""
         self._loads_due_s = 0.0
-        self._complaints = Complaints(log, "scaling of %s waits for the next round")
+        self._problems = ProblemLog(log, "scaling of %s waits for the next round")
 
     def start(self, schedule: Schedule) -> None:
         schedule.start("scalings", self.profile.period_s, self.round)
@@ -103,8 +103,8 @@ class ScalingRounds:
 
     def hot_keys(self, name: StreamName) -> Mapping[int, HotKey | None]:
         """Return the stream's segments with a hot key; the key is None if unknown."""
-        judge = self._judges.get(name.key)
-        return judge.hot_keys if judge is not None else {}
+        decider = self._deciders.get(name.key)
+        return decider.hot_keys if decider is not None else {}
 
     async def round(self) -> None:
         clock = self._flow.clock
@@ -121,7 +121,9 @@ class ScalingRounds:
         now_s = clock.monotonic()
         self._loads_due_s = began_s + (now_s - began_s) / limits.SCALING_MEASURING_SHARE
         keys = sorted({*loads, *self._watched})
-        self._judges = {key: judge for key, judge in self._judges.items() if key in loads or key in self._watched}
+        self._deciders = {
+            key: decider for key, decider in self._deciders.items() if key in loads or key in self._watched
+        }
         if len(keys) > limits.SCALING_STREAMS_A_ROUND:
             later = [key for key in keys if key > self._continue_after]
             keys = [*later, *keys][: limits.SCALING_STREAMS_A_ROUND]
@@ -142,20 +144,20 @@ class ScalingRounds:
         record = await self._flow.metadata.find_stream(name)
         if record is None or record.value.state is not StreamState.ACTIVE or not _is_elastic(record.value):
             self._watched.discard(name.key)
-            self._judges.pop(name.key, None)
+            self._deciders.pop(name.key, None)
             return _FIXED_COST
         stream = record.value
-        judge = self._judges.get(name.key)
-        if judge is None:
-            judge = self._judges[name.key] = ScalingJudge(self.profile)
+        decider = self._deciders.get(name.key)
+        if decider is None:
+            decider = self._deciders[name.key] = ScalingDecider(self.profile)
         try:
-            decision = judge.evaluate(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
+            decision = decider.evaluate(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
             self._watch(name, stream)
             if decision.steps and len(self._changing) < limits.SCALING_AT_ONCE:
                 self._changing.add(name.key)
-                self._flow.tasks.spawn(self._carry_out(name, stream, judge, decision))
+                self._flow.tasks.spawn(self._carry_out(name, stream, decider, decision))
         except Exception as error:
-            self._complaints.tell(name.key, error)
+            self._problems.report(name.key, error)
         return _FIXED_COST + len(stream.segments)
 
     def _watch(self, name: StreamName, stream: StreamRecord) -> None:
@@ -165,7 +167,9 @@ class ScalingRounds:
         elif len(self._watched) < limits.SCALING_WATCHED:
             self._watched.add(name.key)
 
-    async def _carry_out(self, name: StreamName, stream: StreamRecord, judge: ScalingJudge, decision: Decision) -> None:
+    async def _carry_out(
+        self, name: StreamName, stream: StreamRecord, decider: ScalingDecider, decision: Decision
+    ) -> None:
         """Log the decision and change the stream accordingly. A hot key changes nothing."""
         changes = [step for step in decision.steps if step.into]
         hot_keys = [step for step in decision.steps if not step.into]
@@ -175,14 +179,14 @@ class ScalingRounds:
             if current.config != stream.config or current.segments != stream.segments:
                 return None  # policy or segments changed: the next round evaluates it again
             work = await scale.begin(self._flow, name, decision.sealed, decision.ranges, 0) if changes else None
-            entries = [self._entry(step, -1) for step in hot_keys if step.segments[0] not in judge.logged]
+            entries = [self._entry(step, -1) for step in hot_keys if step.segments[0] not in decider.logged]
             if work is not None:
                 entries += [self._entry(step, work.change.epoch) for step in changes]
             await log_decisions(self._flow.metadata, name, entries)
             for step in hot_keys:
                 (segment,) = step.segments
-                if segment not in judge.logged:
-                    judge.logged.add(segment)
+                if segment not in decider.logged:
+                    decider.logged.add(segment)
                     self.counts.hot_keys += 1
                     log.warning("%s has a hot key in segment %d: %s", name, segment, step.why)
             return work
@@ -193,11 +197,11 @@ class ScalingRounds:
                     self.counts.splits += len(step.into) > 1
                     self.counts.merges += len(step.into) == 1
                     log.info("%s: %s of %s: %s", name, step.kind, ", ".join(map(str, step.segments)), step.why)
-            self._complaints.settled(name.key)
+            self._problems.settled(name.key)
         except (NotFoundError, StreamSealedError):
             pass  # meanwhile
         except Exception as error:
-            self._complaints.tell(name.key, error)
+            self._problems.report(name.key, error)
         finally:
             self._changing.discard(name.key)
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from nadi.controller.state.records import EpochBase, EpochChange, EpochSegment, SealedSizes, StreamRecord
-from nadi.errors import ConflictError, EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import ConflictError, EpochExpiredError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.limits import CUT_QUICK_SEGMENTS
 from nadi.model.frontier import check_legal
 from nadi.model.keyspace import equal_ranges
@@ -209,7 +209,7 @@ class EpochHistory:
 
     def is_valid_cut(self, cut: Cut) -> bool:
         """Return whether the cut is a valid position of a reader of the whole stream (see `nadi.model.frontier`);
-        EpochGoneError if that is forgotten."""
+        EpochExpiredError if that is forgotten."""
         if not cut or any(self.is_unknown(segment) for segment in cut):
             return False
         pieces = [self._known(segment) for segment in cut]
@@ -346,8 +346,8 @@ def copy_id(segment: int, epoch: int) -> int:
     return segment_id(segment_number(segment), epoch)
 
 
-def _gone(subject: str) -> EpochGoneError:
-    return EpochGoneError(
+def _gone(subject: str) -> EpochExpiredError:
+    return EpochExpiredError(
         f"{subject} of this stream was truncated so long ago that its successors are forgotten: start at the stream's "
         "head; reset a reader group to it"
     )

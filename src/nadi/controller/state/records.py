@@ -221,7 +221,7 @@ class WriterMark(Record, frozen=True):
 class ScalingEntry(Record, frozen=True):
     """A scaling decision with its reason. number: counts the stream's entries. kind: split, merge or hot-key. epoch:
     the epoch it was to start; -1 if none. into: key ranges. rate, target: of the segments, in `unit`. profile: that of
-    the deciding judge."""
+    the decider."""
 
     number: int
     at_ms: int

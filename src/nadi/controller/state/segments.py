@@ -284,7 +284,7 @@ class Store:
 
 class RecordTable(Generic[T]):
     """A table segment with values of one type (a struct, or a union of tagged structs). lazy: it is created with
-    the first record, and is empty until then. Otherwise all calls except `create`, `drop` and `remove` raise
+    the first record, and is empty until then. Otherwise all calls except `create`, `delete` and `remove` raise
     SegmentNotFoundError if the table doesn't exist."""
 
     def __init__(self, store: Store, name: str, kind: Any, *, lazy: bool = False) -> None:
@@ -299,10 +299,10 @@ class RecordTable(Generic[T]):
         request_id = self._segments.request_id()
         command: Command = wire.CreateTableSegment(request_id, self.name, "")
         if _frees_space.get():
-            command = wire.UpdateTableToFreeRoom(request_id, self.name, "", (), True)
+            command = wire.UpdateTableToFreeSpace(request_id, self.name, "", (), True)
         await self._segments.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists, wire.TableEntriesUpdated)
 
-    async def drop(self, *, must_be_empty: bool = False) -> bool:
+    async def delete(self, *, must_be_empty: bool = False) -> bool:
         """Delete the table; return True also if it doesn't exist, False if it must be empty but isn't."""
         command = wire.DeleteTableSegment(self._segments.request_id(), self.name, must_be_empty, "")
         reply = await self._segments.ask(command, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty)
@@ -345,7 +345,7 @@ class RecordTable(Generic[T]):
         request_id = self._segments.request_id()
         command: Command = wire.UpdateTableEntries(request_id, self.name, "", entries)
         if _frees_space.get():
-            command = wire.UpdateTableToFreeRoom(request_id, self.name, "", entries, self._lazy)
+            command = wire.UpdateTableToFreeSpace(request_id, self.name, "", entries, self._lazy)
         try:
             reply, retried = await self._segments.call(command)
             if self._lazy and isinstance(reply, wire.NoSuchSegment):

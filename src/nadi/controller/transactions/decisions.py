@@ -248,9 +248,9 @@ class Transactions:
         self, name: StreamName, txn_ids: Sequence[int], writer_id: str = "", commit_time: int | None = None
     ) -> None:
         """Decide to commit all; committed ones stay so. TransactionFailedError if one was aborted."""
-        if not 0 < len(txn_ids) <= limits.TXN_TOGETHER_MAX:
+        if not 0 < len(txn_ids) <= limits.TXN_BATCH_MAX:
             raise errors.InvalidArgumentError(
-                f"{len(txn_ids):,} transactions can't be committed together: give 1 to {limits.TXN_TOGETHER_MAX:,}"
+                f"{len(txn_ids):,} transactions can't be committed together: give 1 to {limits.TXN_BATCH_MAX:,}"
             )
         await self._commit_all(name, txn_ids, writer_id, commit_time, is_group=True)
 

@@ -183,7 +183,7 @@ class Finished:
             opened = newest + 1
             await self._metadata.completed(opened).create()
             if (last := opened - limits.TXN_COMPLETED_TABLES) > 0:  # dropped first, so that a crash doesn't leave it
-                await self._metadata.completed(last).drop()
+                await self._metadata.completed(last).delete()
             await self._metadata.numbers.put_all(
                 [(_NEWEST, Number(opened), ANY_VERSION), (_OPENED, Number(self._clock.now_ms()), ANY_VERSION)]
             )

@@ -53,10 +53,10 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
             raise ConditionFailedError(f"{name} changed during its deletion")
     await _drop_definitions(flow, name)
     for owner in owners:  # last, since the epochs are needed while the record exists
-        await flow.metadata.epochs(owner).drop()
-        await flow.metadata.subscribers(owner).drop()
-        await flow.metadata.marks(owner).drop()
-        await flow.metadata.scalings(owner).drop()
+        await flow.metadata.epochs(owner).delete()
+        await flow.metadata.subscribers(owner).delete()
+        await flow.metadata.marks(owner).delete()
+        await flow.metadata.scalings(owner).delete()
         await flow.metadata.timed.remove([owner.key])
         flow.metadata.forget_history(owner)
 

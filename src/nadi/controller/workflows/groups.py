@@ -131,5 +131,5 @@ async def delete_steps(flow: Workflows, transactions: Transactions, stream: Stre
     if await flow.metadata.find_stream(stream) is not None:
         await seal.steps(flow, transactions, stream, SealWork())
     await delete.steps(flow, stream, DeleteWork((stream.stream,)))
-    await flow.metadata.group_state(name).drop()
+    await flow.metadata.group_state(name).delete()
     await flow.metadata.groups(name.scope).remove([name.group])

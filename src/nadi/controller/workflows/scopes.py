@@ -87,9 +87,9 @@ async def delete_steps(flow: Workflows, name: StreamName, work: DeleteScopeWork)
         record = await scopes.put(scope, replace(record.value, state=ScopeState.DELETING), record.version)
     await _delete_contents(flow, scope, record, recursive=work.recursive)
     for table in _contents(flow, scope):
-        await table.drop(must_be_empty=True)
+        await table.delete(must_be_empty=True)
     for table in (flow.metadata.tags(scope), *flow.metadata.shared(scope)):
-        await table.drop()
+        await table.delete()
     if record is not None:
         await scopes.remove_if((scope, record.version))
 

@@ -15,7 +15,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroupRecord, Subscriber
-from nadi.errors import EpochGoneError, GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
+from nadi.errors import EpochExpiredError, GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
 from nadi.limits import NAME_MAX_CHARS
 
 _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
@@ -75,5 +75,5 @@ def _check(history: EpochHistory, stream: StreamName, subscriber: str, cut: Cut,
             raise InvalidStreamCutError(f"the cut is not a stream cut of {stream}: take one from a checkpoint")
         if before and not history.is_at_or_after(cut, before):
             raise InvalidStreamCutError(f"{subscriber} has already published a later stream cut of {stream}")
-    except EpochGoneError as error:
+    except EpochExpiredError as error:
         raise InvalidStreamCutError(f"{subscriber} can't publish a stream cut of {stream}: {error}") from error

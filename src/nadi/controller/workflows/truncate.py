@@ -2,7 +2,7 @@
 
 The head moves first, so a reader that finds its data truncated asks for the head and gets the new one. Segments before
 the cut are deleted and those in it are truncated. Old stream cuts are interpreted with the epochs before the head, so
-EPOCHS_KEPT of those are retained; older ones are forgotten, unless an unfinished transaction needs them.
+EPOCHS_RETAINED of those are retained; older ones are forgotten, unless an unfinished transaction needs them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamRecord, TruncateWork
 from nadi.controller.state.segments import together
-from nadi.errors import EpochGoneError, InvalidStreamCutError
-from nadi.limits import EPOCHS_FORGOTTEN_AT_ONCE, EPOCHS_KEPT
+from nadi.errors import EpochExpiredError, InvalidStreamCutError
+from nadi.limits import EPOCHS_FORGOTTEN_AT_ONCE, EPOCHS_RETAINED
 
 
 async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
@@ -32,7 +32,7 @@ def _passed(history: EpochHistory, name: StreamName, head: Cut, cut: Cut) -> tup
     try:
         is_valid = history.is_valid_cut(cut)
         is_after = is_valid and history.is_at_or_after(cut, head)
-    except EpochGoneError:
+    except EpochExpiredError:
         is_valid, is_after = True, False
     if not is_valid:
         raise InvalidStreamCutError(
@@ -68,10 +68,10 @@ async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
 async def _forget(flow: Workflows, name: StreamName, stream: StreamRecord) -> None:
     """Forget the epochs well before the head, except those that unfinished transactions, or ones starting now with the
     stream's current ranges, may need."""
-    if stream.epoch < EPOCHS_KEPT:
+    if stream.epoch < EPOCHS_RETAINED:
         return
     history = await flow.metadata.history(name)
-    first = min(*history.span(stream.head).values(), stream.reference) - EPOCHS_KEPT
+    first = min(*history.span(stream.head).values(), stream.reference) - EPOCHS_RETAINED
     if first - history.first >= EPOCHS_FORGOTTEN_AT_ONCE:
         async for _, unfinished in flow.metadata.transactions.scan(f"{name.key}/"):
             first = min(first, unfinished.value.epoch)

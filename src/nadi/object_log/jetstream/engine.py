@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 
 from nadi.errors import StoreError, UnavailableError
 from nadi.limits import CHAIN_OBJECT_MOST_BYTES
-from nadi.object_log.engine import Aged, check_name
+from nadi.object_log.engine import AgedObject, check_name
 from nadi.object_log.failures import RefusedError
 from nadi.object_log.jetstream import connection as js
 from nadi.object_log.jetstream.location import JetStreamLocation
@@ -131,12 +131,12 @@ class JetStreamEngine:
             async for page, _ in pages:
                 yield {self._name(message.subject): _size_bytes(message) for message in page}
 
-    async def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
+    async def aged(self, prefix: str) -> AsyncIterator[list[AgedObject]]:
         async with aclosing(self._pages(prefix)) as pages:
             async for page, now in pages:
                 ages = [now - message.metadata.timestamp for message in page]
                 yield [
-                    Aged(self._name(message.subject), _size_bytes(message), age.total_seconds())
+                    AgedObject(self._name(message.subject), _size_bytes(message), age.total_seconds())
                     for message, age in zip(page, ages, strict=True)
                 ]
 

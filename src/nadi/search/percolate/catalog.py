@@ -19,7 +19,7 @@ from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.process.members import WorkerInfo, live_members
-from nadi.process.segment_follower import behind_bytes, progress_at
+from nadi.process.segment_follower import measure_lag_bytes, progress_at
 from nadi.runtime import REAL
 from nadi.search.definition import Definitions, IndexNotFoundError, full_name
 from nadi.search.fields import by_field, check_format, check_installed, fields_of
@@ -29,7 +29,7 @@ from nadi.search.percolate.records import (
     QuerySet,
     StandingQuery,
     add_group,
-    drop_unreadable,
+    delete_unreadable,
     sets_of,
     sweep,
 )
@@ -42,21 +42,21 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StandingStatus(Displayed):
-    """The progress of matching. catching_up: queries that aren't done with older events; events, hits, unfit: totals,
-    `unfit` of invalid events; having: number of events with each field, by name; gaps: number of gaps of truncated or
-    damaged data; reached: the cut before which all hits are written; behind_bytes: from there to the tail, None if
-    unknown; matchers: recent reports."""
+    """The progress of matching. catching_up: queries that aren't done with older events; events, hits, invalid: totals,
+    `invalid` of those that don't parse; field_counts: number of events with each field, by name; gaps: number of gaps
+    of truncated or damaged data; reached: the cut before which all hits are written; lag_bytes: from there to the tail,
+    None if unknown; matchers: recent reports."""
 
     definition: QuerySet
     queries: int
     catching_up: int
     events: int
     hits: int
-    unfit: int
-    having: dict[str, int]
+    invalid: int
+    field_counts: dict[str, int]
     gaps: int
     reached: StreamCut
-    behind_bytes: int | None
+    lag_bytes: int | None
     matchers: tuple[WorkerInfo, ...]
 
 
@@ -107,7 +107,7 @@ class StandingQueries:
         try:
             await self._sets.create(stream, query_set)
         except AlreadyExistsError:
-            await records.drop()
+            await records.delete()
             raise
         return query_set
 
@@ -206,11 +206,11 @@ class StandingQueries:
             sum(1 for query in queries if query.group in progress.catching_up),
             progress.events,
             progress.hits,
-            progress.unfit,
-            by_field(query_set.fields, progress.having),
+            progress.invalid,
+            by_field(query_set.fields, progress.field_counts),
             progress.gaps,
             reached,
-            await behind_bytes(self._definitions.manager, reached),
+            await measure_lag_bytes(self._definitions.manager, reached),
             tuple(await live_members(self._definitions.stores, self._scope, SEARCH_TABLE, records.matcher_keys)),
         )
 
@@ -218,15 +218,15 @@ class StandingQueries:
         """Stop a stream's matchers; `nadi.search.match` resumes at their positions."""
         await self._sets.change(stream, lambda query_set: replace(query_set, is_stopped=is_stopped))
 
-    async def drop(self, stream: str) -> None:
+    async def delete(self, stream: str) -> None:
         """Delete a stream's standing queries; their hits stay."""
         try:
             query_set = await self.get(stream)
         except ProtocolError:
-            await drop_unreadable(self._definitions, stream)
+            await delete_unreadable(self._definitions, stream)
             return
         await self._sets.delete(stream)
-        await MatcherRecords(self._definitions, query_set).drop()
+        await MatcherRecords(self._definitions, query_set).delete()
 
 
 def _added(stored: Iterable[StandingQuery], progress: MatcherProgress) -> builtins.list[StandingQuery]:

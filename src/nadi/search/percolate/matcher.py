@@ -38,18 +38,18 @@ from nadi.process.segment_follower import Followed, PositionConflictError, Segme
 from nadi.process.worker import BatchLimits, SegmentBatch, StreamWorker
 from nadi.runtime import REAL
 from nadi.search.definition import Definitions
-from nadi.search.fields import UnfitError, check_installed
-from nadi.search.percolate.query_index import NO_COUNTS, Anchor, MatchCounts, Matched, Matcher, Query, counted
+from nadi.search.fields import InvalidEventError, check_installed
+from nadi.search.percolate.query_index import NO_COUNTS, Anchor, MatchCounts, Matcher, Query, SegmentHits, counted
 from nadi.search.percolate.records import (
     REMADE,
-    BegunBatch,
-    HeldError,
+    BackfillPendingError,
     MatcherProgress,
     MatcherRecords,
     NoStandingQueriesError,
     QuerySet,
     SegmentSpan,
     StandingQuery,
+    StartedBatch,
     abandon_old,
     sets_of,
     sweep,
@@ -96,7 +96,7 @@ class Versions:
                 self._sampled += 1
                 try:
                     self._seen += counted([matcher.subject(data)])
-                except UnfitError:
+                except InvalidEventError:
                     continue
         if self._sampled >= _SAMPLED:
             self._matchers.clear()
@@ -172,10 +172,10 @@ class Matching(StreamWorker[MatcherProgress]):
     async def _pass_gap(self, followed: Followed, error: errors.NadiError) -> None:
         try:
             await super()._pass_gap(followed, error)
-        except HeldError:
+        except BackfillPendingError:
             await asyncio.sleep(_HELD_S)  # the caller tries again
 
-    async def _match_again(self, segment: int, begun: BegunBatch) -> None:
+    async def _match_again(self, segment: int, begun: StartedBatch) -> None:
         """Match a batch again; count data that is gone meanwhile as a gap."""
         name = segment_name(self._scope, self._stream, segment)
         batch = SegmentSpan(segment, begun.start, self._positions.newest.segments[segment].reached)
@@ -206,7 +206,7 @@ class Matching(StreamWorker[MatcherProgress]):
             try:
                 progress = await self._step(begun)
                 break
-            except HeldError:
+            except BackfillPendingError:
                 await self._finish()
             if stop.is_set():
                 return
@@ -221,7 +221,7 @@ class Matching(StreamWorker[MatcherProgress]):
             self._done, self._counts = begun, counts
 
     async def _step(self, begun: Sequence[SegmentSpan]) -> MatcherProgress:
-        """Record that the last batch is done and this one begun. HeldError while no batch may begin."""
+        """Record that the last batch is done and this one begun. BackfillPendingError while no batch may begin."""
         done, counts = self._done, self._counts
         progress = await self._positions.change(lambda newest: newest.stepped(done, begun, counts))
         await self._discard()
@@ -236,7 +236,7 @@ class Matching(StreamWorker[MatcherProgress]):
     async def _match(self, batches: Sequence[tuple[int, Sequence[EventBlock]]], version: int) -> MatchCounts:
         matcher = await self._matcher(version)
 
-        def work() -> list[Matched]:
+        def work() -> list[SegmentHits]:
             matched = []
             for segment, blocks in batches:
                 matched.append(matcher.match(segment_name(self._scope, self._stream, segment), segment, blocks))
@@ -252,7 +252,7 @@ class Matching(StreamWorker[MatcherProgress]):
         return counts
 
 
-class PastMatcher(Matching):
+class BackfillMatcher(Matching):
     """Matches a group with older events, from its `past` record (already read) to the live stream."""
 
     def __init__(
@@ -388,7 +388,7 @@ class LiveMatcher(Matching):
         try:
             past = self._records.past(group)
             if await past.find() is not None:
-                await PastMatcher(self._records, group, past, self._positions, self._members).run(stop)
+                await BackfillMatcher(self._records, group, past, self._positions, self._members).run(stop)
             self._logged_errors.pop(group, None)
         except errors.NotFoundError:
             if group in (await self._positions.get()).catching_up:  # else another worker has finished it

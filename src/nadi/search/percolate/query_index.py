@@ -20,7 +20,7 @@ from nadi.client.idempotent.writer import NumberedEvent
 from nadi.limits import SEARCH_HIT_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
-from nadi.search.fields import Field, Format, UnfitError, Value, Values, reader_of, words_in
+from nadi.search.fields import Field, Format, InvalidEventError, Value, Values, reader_of, words_in
 from nadi.search.query.bound import Between, Bound, Close, Follow, Has, Starts
 from nadi.search.query.parser import And, Not, Or
 from nadi.search.shards.manifest import sums
@@ -39,23 +39,23 @@ class StandingHit(msgspec.Struct, frozen=True):
 
 
 class MatchCounts(NamedTuple):
-    """Counts of a batch. hits, unfit: see `MatcherProgress`."""
+    """Counts of a batch. hits, invalid: see `MatcherProgress`."""
 
     events: int = 0
     hits: int = 0
-    unfit: int = 0
-    having: Sequence[int] = ()
+    invalid: int = 0
+    field_counts: Sequence[int] = ()
 
     def plus(self, other: MatchCounts) -> MatchCounts:
-        events, hits, unfit = self.events + other.events, self.hits + other.hits, self.unfit + other.unfit
-        return MatchCounts(events, hits, unfit, sums(self.having, other.having))
+        events, hits, invalid = self.events + other.events, self.hits + other.hits, self.invalid + other.invalid
+        return MatchCounts(events, hits, invalid, sums(self.field_counts, other.field_counts))
 
 
 NO_COUNTS = MatchCounts()
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class SegmentHits:
     """The hits of a segment's events, by event, in order."""
 
     segment_id: int
@@ -138,7 +138,7 @@ class Matcher:
         return len(self._always)
 
     def subject(self, data: bytes) -> Subject:
-        """Return an event's values; UnfitError if it doesn't parse."""
+        """Return an event's values; InvalidEventError if it doesn't parse."""
         return Subject(self._read(data), self._fields)
 
     def matched(self, subject: Subject) -> list[str]:
@@ -156,24 +156,24 @@ class Matcher:
             matched += [name for name, fits in self._always if fits(subject)]
         return sorted(set(matched)) if several else sorted(matched)
 
-    def match(self, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> Matched:
+    def match(self, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> SegmentHits:
         """Return the hits of a segment's events. Blocks; call it in a thread."""
         hits: list[list[NumberedEvent]] = []
-        events = unfit = 0
-        having = [0] * len(self._fields)
+        events = invalid = 0
+        field_counts = [0] * len(self._fields)
         for block in blocks:
             for data, offset in zip(block.events(), block.offsets().tolist(), strict=True):
                 events += 1
                 try:
                     subject = self.subject(data)
-                except UnfitError:
-                    unfit += 1
+                except InvalidEventError:
+                    invalid += 1
                     continue
                 for field in subject.values:
-                    having[field] += 1
+                    field_counts[field] += 1
                 if queries := self.matched(subject):
                     hits.append(_hits(queries, self._form, name, offset, data))
-        return Matched(segment_id, hits, MatchCounts(events, sum(map(len, hits)), unfit, having))
+        return SegmentHits(segment_id, hits, MatchCounts(events, sum(map(len, hits)), invalid, field_counts))
 
 
 def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: bytes) -> list[NumberedEvent]:

@@ -47,11 +47,11 @@ from nadi.process.outputs import OutputWriter
 from nadi.process.segment_follower import PositionConflictError, SegmentPositions, SegmentProgress, check_same, cut_of
 from nadi.search.definition import Definitions
 from nadi.search.fields import Field, Format
-from nadi.search.percolate.query_index import NO_COUNTS, MatchCounts, Matched
+from nadi.search.percolate.query_index import NO_COUNTS, MatchCounts, SegmentHits
 from nadi.search.shards.manifest import sums
 
 
-class BegunBatch(NamedTuple):
+class StartedBatch(NamedTuple):
     """A batch that is begun up to its segment's `reached`: its start and the version of the queries."""
 
     start: int
@@ -74,7 +74,7 @@ class NoStandingQueriesError(errors.NotFoundError):
         self.scope, self.stream = scope, stream
 
 
-class HeldError(Exception):
+class BackfillPendingError(Exception):
     """No batch may begin until held groups are done."""
 
 
@@ -82,10 +82,10 @@ class MatcherProgress(SegmentPositions, frozen=True):
     """The progress of a set. segments: with the positions up to which batches are begun. begun: unfinished batches, by
     segment. version: of the queries, grows. led: groups that are matched with older events. groups: joined groups, and
     the first version with each. held: joined groups whose older events aren't done. removed: queries and abandoned
-    groups, and the first version without each. events, hits, unfit: totals, `unfit` of invalid events; having: number
-    of events with each field."""
+    groups, and the first version without each. events, hits, invalid: totals, `invalid` of those that don't parse;
+    field_counts: number of events with each field."""
 
-    begun: dict[int, BegunBatch] = field(default_factory=dict)
+    begun: dict[int, StartedBatch] = field(default_factory=dict)
     version: int = 0
     led: list[str] = field(default_factory=list)
     groups: dict[str, int] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class MatcherProgress(SegmentPositions, frozen=True):
     removed: dict[str, int] = field(default_factory=dict)
     events: int = 0
     hits: int = 0
-    unfit: int = 0
-    having: list[int] = field(default_factory=list)
+    invalid: int = 0
+    field_counts: list[int] = field(default_factory=list)
 
     def done_positions(self) -> dict[int, int]:
         """Return the stream cut before which all hits are written; up to `positions` batches are only begun."""
@@ -122,7 +122,7 @@ class MatcherProgress(SegmentPositions, frozen=True):
         *,
         gaps: int = 0,
     ) -> MatcherProgress:
-        """Return a copy with some batches done and others begun. PositionConflictError, HeldError."""
+        """Return a copy with some batches done and others begun. PositionConflictError, BackfillPendingError."""
         segments, unfinished = dict(self.segments), dict(self.begun)
         for span in done:
             batch = unfinished.pop(span.segment_id, None)
@@ -135,17 +135,17 @@ class MatcherProgress(SegmentPositions, frozen=True):
                 SegmentPositions.at(self, span.segment_id, span.start), reached=span.end
             )
             if self.held:
-                raise HeldError
-            unfinished[span.segment_id] = BegunBatch(span.start, self.version)
+                raise BackfillPendingError
+            unfinished[span.segment_id] = StartedBatch(span.start, self.version)
         return replace(
             self,
             segments=segments,
             begun=unfinished,
             events=self.events + counts.events,
             hits=self.hits + counts.hits,
-            unfit=self.unfit + counts.unfit,
+            invalid=self.invalid + counts.invalid,
             gaps=self.gaps + gaps,
-            having=sums(self.having, counts.having),
+            field_counts=sums(self.field_counts, counts.field_counts),
         )
 
     def at(self, segment_id: int, offset: int) -> SegmentProgress:
@@ -156,7 +156,7 @@ class MatcherProgress(SegmentPositions, frozen=True):
     def passed(self, segment_id: int, start: int, to: int) -> MatcherProgress:
         progress = super().passed(segment_id, start, to)
         if self.held:
-            raise HeldError
+            raise BackfillPendingError
         return progress
 
     def added(self, group: str, *, is_led: bool) -> MatcherProgress:
@@ -281,7 +281,7 @@ class MatcherRecords:
     async def forget(self, keys: Iterable[str]) -> None:
         await self._catalog.delete_all(keys)
 
-    async def drop(self) -> None:
+    async def delete(self) -> None:
         """Delete all records except the set."""
         await self.progress().delete()
         for kind in ("standing-query", "standing-past"):
@@ -293,7 +293,7 @@ class MatcherRecords:
         scope, stream = self.definitions.scope, self.query_set.stream
         return OutputWriter(self.definitions.manager, scope, stream, self.query_set.hits, f"{self.query_set.id}/{part}")
 
-    async def write(self, outputs: OutputWriter, matched: Sequence[Matched]) -> None:
+    async def write(self, outputs: OutputWriter, matched: Sequence[SegmentHits]) -> None:
         """Store hits; NotFoundError if the hit stream was deleted."""
         try:
             await outputs.write({result.segment_id: result.hits for result in matched})
@@ -331,7 +331,7 @@ def sets_of(definitions: Definitions) -> Catalog[QuerySet]:
     return Catalog(definitions.stores, scope, SEARCH_TABLE, kind)
 
 
-async def drop_unreadable(definitions: Definitions, stream: str) -> None:
+async def delete_unreadable(definitions: Definitions, stream: str) -> None:
     """Delete a set that can't be read, and the records of all sets of the stream."""
     for kind in ("standing-progress", "standing-query", "standing-past", "matcher"):
         await definitions.delete_all_with(f"{kind}/{stream}/")

@@ -64,7 +64,7 @@ Node: TypeAlias = "Term | Range | And[Node] | Or[Node] | Not[Node]"
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedQuery:
     """A parsed query. since, until: its stream cuts, as text for `StreamCuts.named`."""
 
     node: Node
@@ -93,7 +93,7 @@ class _Value:
     is_prefix: bool = False
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedQuery:
     """Parse a query; an empty query matches all events.
 
     >>> [(term.field, term.text) for term in parse("timeout level:error").node.parts]
@@ -126,13 +126,13 @@ class _Parser:
         self._bounds: dict[str, str] = {}
         self._depth = 0
 
-    def parsed(self) -> Parsed:
+    def parsed(self) -> ParsedQuery:
         node: Node = And(())
         if self._next():
             node = self._either(None, top=True)
             if unexpected := self._next():
                 raise InvalidArgumentError(f"unmatched {unexpected!r} at character {self._at + 1}: quote or remove it")
-        return Parsed(node, self._bounds.get(_SINCE), self._bounds.get(_UNTIL))
+        return ParsedQuery(node, self._bounds.get(_SINCE), self._bounds.get(_UNTIL))
 
     def _either(self, field: str | None, *, top: bool = False) -> Node:
         self._deeper("parentheses")

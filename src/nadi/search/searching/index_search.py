@@ -20,17 +20,17 @@ from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, SegmentNotFoundError, TruncatedError
-from nadi.limits import SEARCH_HITS, SEARCH_HITS_AT_ONCE, SEARCH_KEPT, SEARCH_LOOK_S, SEARCH_SNIPPET_CHARS
+from nadi.limits import SEARCH_HITS, SEARCH_HITS_AT_ONCE, SEARCH_POLL_S, SEARCH_SNIPPET_CHARS, SEARCH_VERSIONS_CACHED
 from nadi.model.frontier import Bound as CutBound
 from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_name
 from nadi.process.segment_follower import check_same
 from nadi.search.definition import REMADE, Definitions, IndexDefinition
-from nadi.search.fields import UnfitError, analyzer, check_installed, reader_of
+from nadi.search.fields import InvalidEventError, analyzer, check_installed, reader_of
 from nadi.search.query.bound import Bound, Close, Follow, Has, Starts, bind, leaves, translated, within
 from nadi.search.query.parser import check_text, parse
-from nadi.search.searching.pages import After, Placed, after_of, best, counted, fitting, listed
+from nadi.search.searching.pages import HitPosition, PageCursor, after_of, best, counted, fitting, listed
 from nadi.search.searching.shard_cache import LocalIndex, OpenShards
 from nadi.search.shards.manifest import ShardManifest, has_all
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt(Displayed):
-    """Part of a text. found: the ranges in `text` of the query's words."""
+    """Part of a text. matches: the ranges in `text` of the query's words."""
 
     text: str
-    found: tuple[tuple[int, int], ...]
+    matches: tuple[tuple[int, int], ...]
 
-    def marked(self, before: str, after: str) -> str:
+    def highlighted(self, before: str, after: str) -> str:
         """Return the text with strings before and after each word found.
 
-        >>> Excerpt("no error here", ((3, 8),)).marked("*", "*")
+        >>> Excerpt("no error here", ((3, 8),)).highlighted("*", "*")
         'no *error* here'
         """
         pieces, at = [], 0
-        for start, end in self.found:
+        for start, end in self.matches:
             pieces += [self.text[at:start], before, self.text[start:end], after]
             at = end
         return "".join([*pieces, self.text[at:]])
@@ -106,13 +106,13 @@ _ORDERINGS = ("newest", "oldest", "best")
 
 @dataclass(frozen=True, slots=True)
 class Hit(Displayed):
-    """An event found. segment_id, offset: its position; arrived: an upper limit of its arrival time, by which hits are
+    """An event found. segment_id, offset: its position; arrival_time: arrival time, an upper limit, by which hits are
     ordered. score: its relevance, for `best`. excerpt: of the text with most of the query's words."""
 
     data: bytes
     segment_id: int
     offset: int
-    arrived: datetime
+    arrival_time: datetime
     score: float | None = None
     excerpt: Excerpt | None = None
 
@@ -145,7 +145,9 @@ class Search(Closing):
         self._local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
         self._scope, self._stream = definitions.scope, definition.stream
         self._cuts = definitions.manager.cuts(self._scope, self._stream)
-        self._opened: LRUCache[int, OpenShards] = LRUCache(SEARCH_KEPT)  # by generation, for further pages by `best`
+        self._opened: LRUCache[int, OpenShards] = LRUCache(
+            SEARCH_VERSIONS_CACHED
+        )  # by generation, for further pages by `best`
 
     async def query(
         self,
@@ -194,7 +196,7 @@ class Search(Closing):
         if len(hits_found) == len(shown):
             return Page(hits, count, None)
         last = shown[-1]
-        end = After(digest, last.order, last.segment, last.offset)
+        end = PageCursor(digest, last.order, last.segment, last.offset)
         if order == "best":
             generation = opened.manifest.generation
             self._opened[generation] = opened
@@ -245,7 +247,7 @@ class Search(Closing):
                     f"the index of {self._scope}/{self._stream} didn't reach the cut within {timeout:g} s: check with "
                     "`nadi search status` whether an indexer runs"
                 )
-            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
+            await asyncio.sleep(min(SEARCH_POLL_S, max(until - time.monotonic(), 0.0)))
             manifest = await self._definitions.manifest(self.definition).get()
 
     async def reached(self) -> StreamCut:
@@ -289,7 +291,7 @@ class Search(Closing):
 
     # --- questions ------------------------------------------------------------------------
 
-    async def _ranking_cut(self, begin: After | None) -> StreamCut | None:
+    async def _ranking_cut(self, begin: PageCursor | None) -> StreamCut | None:
         """Return the cut up to which the best hits are ranked; None if a sealed stream is indexed completely."""
         if begin is not None:
             cut = StreamCut.from_text(begin.as_of) if begin.as_of else None
@@ -341,11 +343,11 @@ class Search(Closing):
 
     # --- answers ------------------------------------------------------------------------------
 
-    async def _hits(self, question: _Question, placed: Sequence[Placed]) -> list[Hit]:
+    async def _hits(self, question: _Question, placed: Sequence[HitPosition]) -> list[Hit]:
         """Return hits with their events, without events truncated meanwhile."""
         turns = asyncio.Semaphore(SEARCH_HITS_AT_ONCE)
 
-        async def event(hit: Placed) -> bytes | None:
+        async def event(hit: HitPosition) -> bytes | None:
             async with turns:
                 try:
                     name = segment_name(self._scope, self._stream, hit.segment)
@@ -359,7 +361,7 @@ class Search(Closing):
 
         def with_events() -> list[Hit]:
             return [
-                Hit(data, hit.segment, hit.offset, hit.arrived, hit.score, self._excerpt(question.bound, data))
+                Hit(data, hit.segment, hit.offset, hit.arrival_time, hit.score, self._excerpt(question.bound, data))
                 for hit, data in zip(placed, events, strict=True)
                 if data is not None
             ]
@@ -371,9 +373,9 @@ class Search(Closing):
         fields = self.definition.fields
         try:
             values = reader_of(self.definition.format, fields)(data)
-        except UnfitError:
+        except InvalidEventError:
             return None
         excerpts = [
             Words(bound, number).excerpt(str(value)) for number, value in values if fields[number].kind == "text"
         ]
-        return next((excerpt for excerpt in excerpts if excerpt.found), excerpts[0] if excerpts else None)
+        return next((excerpt for excerpt in excerpts if excerpt.matches), excerpts[0] if excerpts else None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class Placed(NamedTuple):
+class HitPosition(NamedTuple):
     """An event's position and end; order: see `shards.building`. score: its relevance, for `best`."""
 
     order: int
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
     score: float | None = None
 
     @property
-    def arrived(self) -> datetime:
+    def arrival_time(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.order >> ORDER_BITS)
 
     @property
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
         return self.segment, self.offset
 
 
-class After(msgspec.Struct, frozen=True, array_like=True):
+class PageCursor(msgspec.Struct, frozen=True, array_like=True):
     """The end of a page. question: a digest of the query and its arguments. order, segment, offset: of the last hit.
     For `best` also its score, the cut up to which hits are ranked, and the generation of the manifest."""
 
@@ -67,11 +67,11 @@ class After(msgspec.Struct, frozen=True, array_like=True):
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
 
 
-def after_of(text: str, question: str) -> After:
-    """Decode `After.as_text`; InvalidArgumentError for other texts, or the page of another query."""
+def after_of(text: str, question: str) -> PageCursor:
+    """Decode `PageCursor.as_text`; InvalidArgumentError for other texts, or the page of another query."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        after = msgspec.msgpack.decode(raw, type=After)
+        after = msgspec.msgpack.decode(raw, type=PageCursor)
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
         raise InvalidArgumentError(f"{text[:40]!r} is not the `next` of a page: pass `next` as `after`") from error
     if after.question != question:
@@ -79,7 +79,7 @@ def after_of(text: str, question: str) -> After:
     return after
 
 
-def fitting(hits: Sequence[Placed]) -> Sequence[Placed]:
+def fitting(hits: Sequence[HitPosition]) -> Sequence[HitPosition]:
     """Return as many of the first hits as fit in a page's bytes, at least one."""
     size = 0
     for number, hit in enumerate(hits):
@@ -93,8 +93,8 @@ _LARGEST = (1 << 63) - 1
 
 
 def listed(
-    searcher: Searcher, query: Query, fields: tuple[Field, ...], most: int, after: After | None, newest: bool
-) -> tuple[list[Placed], int]:
+    searcher: Searcher, query: Query, fields: tuple[Field, ...], most: int, after: PageCursor | None, newest: bool
+) -> tuple[list[HitPosition], int]:
     """Return the newest, or oldest, hits after a page's end, and the number of hits on all pages.
 
     The few hits that share an order are listed by position.
@@ -102,7 +102,7 @@ def listed(
     from tantivy import Order
 
     count = searcher.search(query, 1).count
-    hits_found: list[Placed] = []
+    hits_found: list[HitPosition] = []
     low, high = 0, _LARGEST
     if after is not None:
         same = _same(searcher, query, fields, after.order, newest)
@@ -122,7 +122,7 @@ def listed(
     return hits_found, count
 
 
-def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tuple[list[Placed], int]:
+def best(searcher: Searcher, query: Query, most: int, after: PageCursor | None) -> tuple[list[HitPosition], int]:
     """Return up to `most` of the best hits after a page's end, those with equal scores newest first, and the number of
     hits.
 
@@ -136,7 +136,7 @@ def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tu
         for number, ((score, _), order) in enumerate(zip(result.hits, orders, strict=True))
     )
 
-    def placed(low: int, high: int) -> list[Placed]:
+    def placed(low: int, high: int) -> list[HitPosition]:
         """Return these hits and all that share score and order with the first or last of them, sorted by position."""
         low = bisect_left(ranked, ranked[low][:2]) if low < len(ranked) else low
         high = bisect_left(ranked, (ranked[high - 1][0], ranked[high - 1][1] + 1)) if high > low else low
@@ -146,7 +146,7 @@ def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tu
 
     if after is None:
         return placed(0, min(most, len(ranked)))[:most], result.count
-    last = Placed(after.order, after.segment, after.offset, 0, after.score).rank
+    last = HitPosition(after.order, after.segment, after.offset, 0, after.score).rank
     alike = {rank[:2]: number for number, rank in enumerate(ranked) if -rank[1] == after.order}
     for number in alike.values():
         for hit in placed(number, number + 1):
@@ -158,7 +158,7 @@ def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tu
     return hits_found[:most], result.count
 
 
-def _same(searcher: Searcher, query: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[Placed]:
+def _same(searcher: Searcher, query: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[HitPosition]:
     """Return all hits with that order, sorted by position, ascending or descending."""
     hits = searcher.search(_within(query, fields, order, order), SEARCH_BUCKETS, count=False).hits
     return sorted(_placed(searcher, [address for _, address in hits]), reverse=newest)
@@ -171,17 +171,17 @@ def _within(query: Query, fields: tuple[Field, ...], low: int, high: int) -> Que
     return Query.boolean_query([(Occur.Must, query), (Occur.Must, Query.const_score_query(orders, 0.0))])
 
 
-def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]:
+def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[HitPosition]:
     if not addresses:
         return []
     columns = [searcher.fast_field_values(name, list(addresses)) for name in (ORDER, SEGMENT, OFFSET, SIZE)]
     return [
-        Placed(int(order), int(segment), int(offset), int(offset) + int(size))
+        HitPosition(int(order), int(segment), int(offset), int(offset) + int(size))
         for order, segment, offset, size in zip(*columns, strict=True)
     ]
 
 
-ARRIVED = "_arrived"
+ARRIVAL_TIME = "_arrival_time"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = 1_000_000
 _ALL = (1 << 32) - 1  # more than the values in a tantivy segment
@@ -190,18 +190,18 @@ _ALL = (1 << 32) - 1  # more than the values in a tantivy segment
 def counted(
     searcher: Searcher, query: Query, fields: tuple[Field, ...], by: str | None, interval_s: float | None, limit: int
 ) -> dict[Any, int]:
-    """Count hits by `by`: the most frequent values of a keyword, bool or long; intervals of a date or of `_arrived`,
-    the arrival time, named by their start, without empty ones; or intervals of a number."""
+    """Count hits by `by`: the most frequent values of a keyword, bool or long; intervals of a date or of
+    `_arrival_time`, the arrival time, named by their start, without empty ones; or intervals of a number."""
     if by is None:
         if interval_s is not None:
-            raise InvalidArgumentError("interval_s needs `by`: name a field, or _arrived")
+            raise InvalidArgumentError("interval_s needs `by`: name a field, or _arrival_time")
         return {"all": searcher.search(query, 1).count}
     if not isinstance(limit, int) or not 0 < limit <= SEARCH_BUCKETS:
         raise InvalidArgumentError(f"limit must be 1 to {SEARCH_BUCKETS:,}, not {limit}")
-    number = None if by == ARRIVED else number_of(fields, by)
-    if number is None and by != ARRIVED:
+    number = None if by == ARRIVAL_TIME else number_of(fields, by)
+    if number is None and by != ARRIVAL_TIME:
         raise InvalidArgumentError(
-            f"the index doesn't have the field {by[:60]!r}: name one of its fields, or {ARRIVED} for arrival times"
+            f"the index doesn't have the field {by[:60]!r}: name one of its fields, or {ARRIVAL_TIME} for arrival times"
         )
     name, kind, unit = ORDER, "date", _US << ORDER_BITS
     if number is not None:

@@ -62,7 +62,7 @@ def cache_folder() -> Path:
     return Path(configured).expanduser() if configured else Path(home).expanduser() / "nadi" / "search"
 
 
-class Cached:
+class CachedShards:
     """The cached shards of one index. index: its `folder_of_index`."""
 
     def __init__(self, root: Path, index: str) -> None:
@@ -181,7 +181,7 @@ class LocalIndex:
         scope, stream = definitions.scope, definition.stream
         self._name = f"the search index of {scope}/{stream}"
         folder = folder_of_index(definition.url, scope, stream, definition.id)  # the URL distinguishes stores
-        self._cached = Cached(cache or cache_folder(), folder)
+        self._cached = CachedShards(cache or cache_folder(), folder)
         self._shards: Shards | None = None
         self._folder: Path | None = None
         self._index: Index | None = None

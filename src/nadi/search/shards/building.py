@@ -42,7 +42,7 @@ from nadi.search.fields import (
     TIMES,
     Field,
     Format,
-    UnfitError,
+    InvalidEventError,
     facet_of,
     name_of,
     prepared,
@@ -211,7 +211,7 @@ class EventRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class InvalidEvent:
     """An invalid event and the reason."""
 
     segment_id: int
@@ -221,13 +221,14 @@ class Unfit:
 
 
 @dataclass(slots=True)
-class Built:
-    """The result of building. having: number of events with each field; parts: of the shard's object, None if empty."""
+class BuildResult:
+    """The result of building. field_counts: number of events with each field; parts: of the shard's object, None if
+    empty."""
 
     steps: list[IndexedRange] = field(default_factory=list)
-    unfit: list[Unfit] = field(default_factory=list)
+    invalid: list[InvalidEvent] = field(default_factory=list)
     docs: int = 0
-    having: list[int] = field(default_factory=list)
+    field_counts: list[int] = field(default_factory=list)
     parts: list[memoryview] | None = None
 
     def shard(self, shard_id: str) -> Shard | None:
@@ -237,17 +238,17 @@ class Built:
         return Shard(shard_id, self.docs, sum(map(len, self.parts)), spans)
 
 
-def orders(came_ms: Numbers, before: int) -> Numbers:
+def orders(arrival_ms: Numbers, before: int) -> Numbers:
     """Return the microseconds of events' orders: their arrival times, but strictly ascending.
 
     >>> orders(np.array([5, 5, -1, 3, 9]), 5000).tolist()
     [5001, 5002, 5003, 5004, 9000]
     """
-    steps = np.arange(len(came_ms))
-    return np.maximum(np.maximum.accumulate(came_ms * 1000 - steps), before + 1) + steps
+    steps = np.arange(len(arrival_ms))
+    return np.maximum(np.maximum.accumulate(arrival_ms * 1000 - steps), before + 1) + steps
 
 
-def build(runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
+def build(runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> BuildResult:
     """Build a shard of events; the runs are of different segments. Blocks; call it in a thread."""
     with work_folder() as folder:
         built = _write(folder, runs, form, fields)
@@ -284,7 +285,7 @@ def clean_work_folders() -> None:
                 os.close(lock)
 
 
-def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
+def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> BuildResult:
     from tantivy import Document, Index
 
     size = sum(run.end - run.start for run in runs)
@@ -300,7 +301,7 @@ def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[F
         "facet": lambda document, name, value: document.add_facet(name, facet_of(value)),
     }
     adders = [(kinds[field.kind], name_of(number)) for number, field in enumerate(fields)]
-    values_of, built = reader_of(form, fields), Built(having=[0] * len(fields))
+    values_of, built = reader_of(form, fields), BuildResult(field_counts=[0] * len(fields))
     for run in runs:
         segment = run.segment_id
         numbers = iter(((run.micros << ORDER_BITS) | (segment_number(segment) & _NUMBER_MASK)).tolist())
@@ -310,8 +311,8 @@ def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[F
             for data, offset, end, order in zip(block.events(), offsets, ends, numbers, strict=False):
                 try:
                     values = values_of(data)
-                except UnfitError as error:
-                    built.unfit.append(Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS]))
+                except InvalidEventError as error:
+                    built.invalid.append(InvalidEvent(segment, offset, data, str(error)[:SEARCH_REASON_CHARS]))
                     continue
                 document = Document()
                 add = document.add_unsigned
@@ -324,7 +325,7 @@ def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[F
                     adder, name = adders[number]
                     adder(document, name, value)
                     if number != last:  # values of one field are adjacent
-                        built.having[number] += 1
+                        built.field_counts[number] += 1
                         last = number
                 writer.add_document(document)
                 built.docs += 1

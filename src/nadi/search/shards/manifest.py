@@ -63,7 +63,7 @@ def new_name() -> str:
     return f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex}"
 
 
-def made_ms(shard: str) -> int | None:
+def created_ms(shard: str) -> int | None:
     """Return when a shard's name was made, in ms since 1970; None for other names."""
     return int(shard[:13]) if SHARD.match(shard) else None
 
@@ -89,19 +89,19 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
     spans: list[Span]
 
 
-class PastOrders(msgspec.Struct, frozen=True, array_like=True):
+class HistoryOrders(msgspec.Struct, frozen=True, array_like=True):
     """The range of the orders of a segment's history, from `start` to `end`. before: the order of the previous event,
-    in microseconds. came_ms: by when all of it had arrived, -1 if unknown."""
+    in microseconds. arrival_ms: by when all of it had arrived, -1 if unknown."""
 
     start: int
     before: int
     end: int
-    came_ms: int
+    arrival_ms: int
 
     @property
     def last(self) -> int:
         """The highest order of the history; later events get higher ones."""
-        return max(self.came_ms * 1000, self.before + 1 + (self.end - self.start) // _APART_BYTES)
+        return max(self.arrival_ms * 1000, self.before + 1 + (self.end - self.start) // _APART_BYTES)
 
 
 class IndexedRange(NamedTuple):
@@ -111,7 +111,7 @@ class IndexedRange(NamedTuple):
     order: int
 
 
-class Lettering(msgspec.Struct, frozen=True, array_like=True):
+class DeadLetterRange(msgspec.Struct, frozen=True, array_like=True):
     """A segment that is followed since `origin`: dead letters may be written up to `end`, but aren't recorded as
     indexed."""
 
@@ -122,18 +122,18 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
 
 class ShardManifest(SegmentPositions, frozen=True):
     """The value of the manifest. generation: grows with each change. retired: replaced shards, and when, in ms since
-    1970. orders: of the history, by segment. indexed, unfit: numbers of indexed and invalid events; having: number of
-    indexed events with each field. Its segments stay while a shard or the history has events of them."""
+    1970. orders: of the history, by segment. indexed, invalid: numbers of indexed and invalid events; field_counts:
+    number of indexed events with each field. Its segments stay while a shard or the history has events of them."""
 
     generation: int = 0
     shards: list[Shard] = field(default_factory=list)
     past: list[Span] = field(default_factory=list)
     retired: dict[ShardId, int] = field(default_factory=dict)
-    orders: dict[int, PastOrders] = field(default_factory=dict)
+    orders: dict[int, HistoryOrders] = field(default_factory=dict)
     indexed: int = 0
-    unfit: int = 0
-    lettering: list[Lettering] = field(default_factory=list)
-    having: list[int] = field(default_factory=list)
+    invalid: int = 0
+    lettering: list[DeadLetterRange] = field(default_factory=list)
+    field_counts: list[int] = field(default_factory=list)
 
     @property
     def followed(self) -> list[SegmentProgress]:
@@ -187,8 +187,8 @@ class ShardManifest(SegmentPositions, frozen=True):
         shard: Shard | None,
         *,
         indexed: int = 0,
-        unfit: int = 0,
-        having: Sequence[int] = (),
+        invalid: int = 0,
+        field_counts: Sequence[int] = (),
     ) -> ShardManifest:
         """Return a copy with these steps done and their shard added, unless it would be empty.
         PositionConflictError."""
@@ -199,16 +199,16 @@ class ShardManifest(SegmentPositions, frozen=True):
             segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
             ends[step.segment_id, reach.origin] = step.end
         lettering = [item for item in self.lettering if item.end > ends.get((item.segment_id, item.origin), 0)]
-        return self._with(shard, indexed, unfit, having, segments=segments, lettering=lettering)
+        return self._with(shard, indexed, invalid, field_counts, segments=segments, lettering=lettering)
 
     def _with(
-        self, shard: Shard | None, indexed: int, unfit: int, having: Sequence[int], **changes: Any
+        self, shard: Shard | None, indexed: int, invalid: int, field_counts: Sequence[int], **changes: Any
     ) -> ShardManifest:
         return self._next(
             shards=self.shards if shard is None else [*self.shards, shard],
             indexed=self.indexed + indexed,
-            unfit=self.unfit + unfit,
-            having=sums(self.having, having),
+            invalid=self.invalid + invalid,
+            field_counts=sums(self.field_counts, field_counts),
             **changes,
         )
 
@@ -221,7 +221,7 @@ class ShardManifest(SegmentPositions, frozen=True):
         for step in steps:
             key = (step.segment_id, self.at(step.segment_id, step.start).origin)
             ends[key] = max(ends.get(key, 0), step.end)
-        lettering = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
+        lettering = [DeadLetterRange(segment, origin, end) for (segment, origin), end in ends.items()]
         return self._next(lettering=lettering)
 
     def letters_of(self, span: Span) -> int | None:
@@ -234,7 +234,7 @@ class ShardManifest(SegmentPositions, frozen=True):
         return next((item.origin for item in covering), None)
 
     def divided(
-        self, past: Sequence[Span], tail: Iterable[SegmentProgress], orders: Mapping[int, PastOrders] | None = None
+        self, past: Sequence[Span], tail: Iterable[SegmentProgress], orders: Mapping[int, HistoryOrders] | None = None
     ) -> ShardManifest:
         """Return a copy with the history up to the stream's tail listed for backfill. tail: the tail's segments,
         followed from there, and unknown segments of the history. orders: of the history's segments."""
@@ -245,7 +245,7 @@ class ShardManifest(SegmentPositions, frozen=True):
         return manifest.with_segments(segments)
 
     def filled(
-        self, span: Span, shard: Shard | None, *, indexed: int, unfit: int, having: Sequence[int] = ()
+        self, span: Span, shard: Shard | None, *, indexed: int, invalid: int, field_counts: Sequence[int] = ()
     ) -> ShardManifest:
         """Return a copy with a part of the history indexed. PositionConflictError if it was already."""
         if span not in self.past:
@@ -253,7 +253,7 @@ class ShardManifest(SegmentPositions, frozen=True):
         origin = self.letters_of(span)
         lettering = [item for item in self.lettering if (item.segment_id, item.origin) != (span[0], origin)]
         past = [item for item in self.past if item != span]
-        manifest = self._with(shard, indexed, unfit, having, past=past, lettering=lettering)
+        manifest = self._with(shard, indexed, invalid, field_counts, past=past, lettering=lettering)
         return manifest.with_segments(self.segments)
 
     def merged(self, replaced: Sequence[str], merged: Shard, now_ms: int) -> ShardManifest:
@@ -291,18 +291,19 @@ class ShardManifest(SegmentPositions, frozen=True):
         )
 
 
-def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Numbers) -> Numbers:
+def past_micros(orders: HistoryOrders, offsets: Numbers, arrival_ms: Numbers, ends: Numbers) -> Numbers:
     """Return the microseconds of the orders of events in a history. They ascend with the offsets, whichever process
     indexes which part when. Events that arrived by one moment, according to the time index, are spread backwards from
-    it by their bytes. ends: see `came_within`.
+    it by their bytes. ends: see `arrival_ranges`.
 
-    >>> orders = PastOrders(0, 0, 3 << 20, 70)
-    >>> offsets, came, ends = np.array([0, 8, 1 << 20, 2 << 20]), np.array([50, 50, 50, 90]), np.array([2 << 20] * 4)
-    >>> past_micros(orders, offsets, came, ends).tolist()
+    >>> orders = HistoryOrders(0, 0, 3 << 20, 70)
+    >>> offsets, arrivals = np.array([0, 8, 1 << 20, 2 << 20]), np.array([50, 50, 50, 90])
+    >>> ends = np.array([2 << 20] * 4)
+    >>> past_micros(orders, offsets, arrivals, ends).tolist()
     [49488, 49489, 49744, 69744]
     """
-    is_last = came_ms >= max(orders.came_ms, 0)  # the time index may have grown since the history was divided
-    times = np.where(is_last, max(orders.came_ms, 0), came_ms) * 1000
+    is_last = arrival_ms >= max(orders.arrival_ms, 0)  # the time index may have grown since the history was divided
+    times = np.where(is_last, max(orders.arrival_ms, 0), arrival_ms) * 1000
     micros = times - (np.where(is_last, orders.end, ends) - offsets) // _APART_BYTES
     least = orders.before + 1 + (offsets - orders.start) // _APART_BYTES
     ascending: Numbers = np.maximum.accumulate(np.maximum(micros, least))

@@ -26,9 +26,9 @@ from nadi.segmentstore.chain.layout import HEADER_BYTES, ChainPosition, Header, 
 from nadi.segmentstore.chain.walk import ChainObjects, ChainWalk, Link
 from nadi.segmentstore.tier1.log import (
     NOTHING,
-    Appended,
+    AppendedFrame,
     Frame,
-    HeadsRead,
+    HeadsPage,
     LogAddress,
     LogRange,
     PartRead,
@@ -40,7 +40,7 @@ _PLENTY_BYTES = 1 << 62
 _READS_AT_ONCE = 16  # frames read in parallel for one caller
 
 
-class Ahead:
+class WalkAhead:
     """Walks ahead of the reader of `links`, which raises the walk's errors; `close` ends it early."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
@@ -117,11 +117,11 @@ class ChainLog:
         self._runtime, self._interval_s = runtime, interval_s
         self._nonce = bytes.fromhex(runtime.unique())
         self._walk = ChainWalk(self._objects, epoch, self._nonce, still_claimed)
-        self._ahead: Ahead | None = None
+        self._ahead: WalkAhead | None = None
         self._next_sequence = 0  # 0 until replay() has ended
         self._number = 0  # the last number used in this epoch
         self._appended_at = self._next_at = -1e9  # start of the last frame; earliest start of the next
-        self._writing: asyncio.Task[Appended] | None = None
+        self._writing: asyncio.Task[AppendedFrame] | None = None
         self._closed = False
         self._epochs = list(start.begun)
         self._safe = start.sequence  # frames up to here aren't needed by a start from the manifest
@@ -136,7 +136,7 @@ class ChainLog:
 
     def read_ahead(self) -> None:
         """Start reading, and seal the chain, before the frames are requested."""
-        self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
+        self._ahead = WalkAhead(self._walk.links(self._start.place, self._start.sequence))
 
     async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
         """As DurableLog.replay; raises FencedError if another server has claimed the container before this ends."""
@@ -180,7 +180,7 @@ class ChainLog:
     is_full = False
     sure_bytes = _PLENTY_BYTES
 
-    def room_bytes(self, of_kept: float = NOTHING) -> int:
+    def free_bytes(self, of_reserve: float = NOTHING) -> int:
         return _PLENTY_BYTES
 
     def is_settled(self, payload_bytes: int) -> bool:
@@ -193,7 +193,7 @@ class ChainLog:
     def _pause_s(self) -> float:
         return max(self._appended_at + self._interval_s, self._next_at) - self._runtime.monotonic()
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def append(self, parts: Sequence[bytes]) -> AppendedFrame:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         if self._writing is not None and not self._writing.done():  # the caller was cancelled
             await asyncio.wait([self._writing])
@@ -210,7 +210,7 @@ class ChainLog:
             self._writing.add_done_callback(_abandoned)
             raise
 
-    async def _append(self, parts: Sequence[bytes]) -> Appended:
+    async def _append(self, parts: Sequence[bytes]) -> AppendedFrame:
         position, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
         container = self._objects.container
         pieces, checksums = encode_frame(container, position, sequence, self._number, self._nonce, parts)
@@ -221,7 +221,7 @@ class ChainLog:
             raise self.fenced
         self._number, self._next_sequence = position.number, sequence + 1
         self._add_size(sum(map(len, pieces)))
-        return Appended(LogAddress(sequence, *position), checksums)
+        return AppendedFrame(LogAddress(sequence, *position), checksums)
 
     def _check_open(self) -> None:
         if self.fenced is not None:
@@ -278,7 +278,7 @@ class ChainLog:
                 results.append(CorruptLogError(self._name(position), HEADER_BYTES + offset, problem))
         return results
 
-    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsPage]:
         for sequence in range(max(after_sequence + 1, self._deleted_to), self._next_sequence):
             position = self._position_of(sequence)
             data = await self._objects.read(position)
@@ -289,7 +289,7 @@ class ChainLog:
             if header is not None and data is not None and not header.check(data).head_is_whole:
                 problem = "has a wrong checksum"
             damages = (CorruptLogError(self._name(position), 0, f"frame {sequence:,} {problem}"),) if problem else ()
-            yield HeadsRead(0, sequence + 1, len(data) if data is not None else 0, damages)
+            yield HeadsPage(0, sequence + 1, len(data) if data is not None else 0, damages)
 
     def has(self, address: LogAddress, length: int) -> bool:
         if not self._is_held(address.sequence):
@@ -364,7 +364,7 @@ class ChainLog:
                 await asyncio.wait(late)
 
 
-def _abandoned(append: asyncio.Task[Appended]) -> None:
+def _abandoned(append: asyncio.Task[AppendedFrame]) -> None:
     """Log the error of an append whose caller was cancelled. The log knows that it was fenced."""
     if not append.cancelled() and (error := append.exception()) is not None and not isinstance(error, FencedError):
         log.error("an append failed after its caller was cancelled", exc_info=error)

@@ -61,7 +61,7 @@ class BlockCache:
         shelf.drop(location)
         shelf.blocks[location] = block
         shelf.size_bytes += len(block) + _ENTRY_BYTES
-        self._make_room()
+        self._evict()
 
     def put_frame(
         self, container: int, sequence: int, extents: list[Extent], parts: list[bytes], checksums: bytes
@@ -74,7 +74,7 @@ class BlockCache:
             blocks[container, sequence, extent.position] = part  # as in `location_in_log`
             size_bytes += len(part) + _ENTRY_BYTES
         self._logged.size_bytes = size_bytes
-        self._make_room()
+        self._evict()
 
     def put_blobs(self, container: int, written: Sequence[tuple[Extent, BlobWrite, bytes]]) -> None:
         for extent, piece, block in written:
@@ -89,7 +89,7 @@ class BlockCache:
     def _shelf(self, location: BlockLocation) -> _Shelf:
         return self._others if isinstance(location[0], str) else self._logged
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         while self.size_bytes > self.max_bytes:
             self.evictions += 1
             of_log = not self._others.blocks or self._logged.size_bytes > self.max_bytes * _OF_LOG

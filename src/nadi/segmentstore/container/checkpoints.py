@@ -16,7 +16,7 @@ import lmdb
 
 from nadi import limits
 from nadi.errors import DamagedStateError, UnavailableError
-from nadi.limits import COURTESY_LONGEST_S, COURTESY_MOST_TIMES, COURTESY_SLOW_TIMES, LOG_QUICK_FRAME_BYTES
+from nadi.limits import LOG_QUICK_FRAME_BYTES, THROTTLE_MAX_FACTOR, THROTTLE_MAX_S, THROTTLE_SLOWDOWN
 from nadi.runtime import Runtime
 from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
@@ -60,9 +60,9 @@ class BackgroundThrottle:
         if self._clock() - self._last_at > _IDLE_S:
             return 0.0
         slow = self._average_s / max(min(self._quickest), 1e-6)
-        if slow < COURTESY_SLOW_TIMES:
+        if slow < THROTTLE_SLOWDOWN:
             return 0.0
-        pause = min(work_s * min(slow - 1, COURTESY_MOST_TIMES), COURTESY_LONGEST_S)
+        pause = min(work_s * min(slow - 1, THROTTLE_MAX_FACTOR), THROTTLE_MAX_S)
         self.paused(kind, pause)
         return pause
 
@@ -134,7 +134,7 @@ class Checkpoints:
         if self._task is not None and not self._task.done():
             return
         self._started_at = self._runtime.monotonic()
-        self._parts.take_room()  # if a full disk had no space for it before
+        self._parts.reserve_space()  # if a full disk had no space for it before
         state = self._opened.state
         if state.sequence == self.sequence:
             self.current_at = self._started_at
@@ -153,7 +153,7 @@ class Checkpoints:
             await self._commit(checkpoint)
         except Exception as error:
             self._counts.checkpoint_errors += 1
-            if self._parts.is_no_room(error):
+            if self._parts.is_disk_full(error):
                 if not self.waits_for_space:
                     message = "container %d: no space for its state, which stays in the log: free space on its disk: %s"
                     log.warning(message, self._parts.number, error)
@@ -182,7 +182,7 @@ class Checkpoints:
                 metadata.grow()  # in the loop, where all reads happen, so no read runs meanwhile
                 log.info("container %d: doubled the space for its state", self._parts.number)
             except lmdb.Error as error:  # nothing was written: retry with the reserve
-                if not self._parts.is_no_room(error) or not self._parts.release_room():
+                if not self._parts.is_disk_full(error) or not self._parts.release_space():
                     raise
             else:
                 return
@@ -195,8 +195,8 @@ class Checkpoints:
             nonlocal left
             if left and not self.stopping and not self._opened.log.is_full:
                 left -= 1
-                self._runtime.rest(limits.CHECKPOINT_REST_S)
-                self._throttle.paused("checkpoints", limits.CHECKPOINT_REST_S)
+                self._runtime.rest(limits.CHECKPOINT_PAUSE_S)
+                self._throttle.paused("checkpoints", limits.CHECKPOINT_PAUSE_S)
 
         return rest
 

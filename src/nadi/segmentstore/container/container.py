@@ -66,7 +66,7 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places; adjacent ones of a segment with the same reason are merged. `unlisted` counts those
+    """A container's damaged ranges; adjacent ones of a segment with the same reason are merged. `unlisted` counts those
     beyond the list's limit. logs: log new ones; otherwise the reader of the list reports them."""
 
     def __init__(self, container: int, *, logs: bool = True) -> None:
@@ -197,7 +197,7 @@ class Container:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.throttle, self.counts, runtime)
-        self.on_taken: Callable[[], None] = lambda: None  # another server owns the storage now
+        self.on_taken_over: Callable[[], None] = lambda: None  # another server owns the storage now
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before requests are accepted
 
     @property
@@ -228,7 +228,7 @@ class Container:
     def _drop_transients(self, frame: FrameBuilder) -> None:
         """Delete transient segments: they end with their connections, and an earlier server's have ended."""
         transients = list(self.state.transients)
-        frame.emit_all([Delete(segment) for segment in transients], *map(self.state.must, transients), of_kept=ALL)
+        frame.emit_all([Delete(segment) for segment in transients], *map(self.state.must, transients), of_reserve=ALL)
 
     async def stop(self) -> None:
         """Answer requests in flight, write a last checkpoint, close the files. Continues even if cancelled."""
@@ -261,7 +261,7 @@ class Container:
     def _end(self) -> None:
         if not self.is_lost:
             self._set_lost()
-            self.on_taken()
+            self.on_taken_over()
 
     def _set_lost(self) -> None:
         self.phase = ContainerPhase.ENDED if self._is_stopping else ContainerPhase.LOST
@@ -313,10 +313,10 @@ class Container:
         rates = (size / 1024 for size in load.bytes_per_s) if record.scale_type == _KIB_PER_S else load.events_per_s
         return max(rates) >= record.target_rate * _NEAR
 
-    def make_room(self) -> None:
+    def evict_idle(self) -> None:
         """Evict records of idle segments from memory; the caller must hold none."""
         if self._failure is None:
-            self.state.make_room()
+            self.state.evict_idle()
 
     @property
     def failure(self) -> Exception | None:
@@ -368,7 +368,7 @@ class Container:
             try:
                 if self.queue:
                     await self._write_frame()
-                self.state.make_room()
+                self.state.evict_idle()
                 if not self.is_lost:
                     self.checkpoints.start_if_due()
             except asyncio.CancelledError:
@@ -401,7 +401,7 @@ class Container:
         sequence = self.state.sequence + 1
         stages = Stages(self.monotonic)
         ref = FrameRef(sequence, None, stages.taken)
-        frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
+        frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.free_bytes, self.log.sure_bytes)
         answers: Answers = []
         self._in_flight = answers
         frame.log_is_full = self.logged_bytes > self.log_max_bytes

@@ -41,20 +41,20 @@ class _AppendRun(msgspec.Struct, eq=False, gc=False):
 
 
 class FrameBuilder:
-    """Collects the contents of one frame; `emit` applies an operation to the state at once. room_bytes: returns the
+    """Collects the contents of one frame; `emit` applies an operation to the state at once. free_bytes: returns the
     largest size of the frame, for a given use of the reserve. Operations beyond that are refused with StorageFullError
     before anything changes, so a full disk never costs a state. sure_bytes: a size that is certain to fit."""
 
     def __init__(
-        self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int], sure_bytes: int = 0
+        self, ref: FrameRef, now_ms: int, state: StateMachine, free_bytes: Callable[[float], int], sure_bytes: int = 0
     ) -> None:
         self.ref = ref
         self.now_ms = now_ms
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
         self._payload_bytes = 0  # an upper bound
-        self._room_bytes = room_bytes
-        self._room = sure_bytes
+        self._get_free_bytes = free_bytes
+        self._sure_bytes = sure_bytes
         self.state = state
         self.log_is_full = False  # above its limit, as tier 2 accepts no data: appends are refused
         self._operations: list[AnyOperation | _AppendRun] = []
@@ -72,8 +72,8 @@ class FrameBuilder:
         run = self._open.get(record.id)
         if run is None:
             payload_bytes += _RUN_BYTES
-        if payload_bytes > self._room and not self._has_room(payload_bytes):
-            raise _no_room()
+        if payload_bytes > self._sure_bytes and not self._fits(payload_bytes):
+            raise _storage_full()
         self._payload_bytes = payload_bytes
         if run is None:
             run = self._begin_run(record, parts)
@@ -111,15 +111,18 @@ class FrameBuilder:
         self.state.mark(record)
         return run
 
-    def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
+    def emit(self, operation: AnyOperation, *records: SegmentRecord, of_reserve: float = NOTHING) -> None:
         """Add another operation and apply it; this ends the runs of the affected segments."""
-        self.emit_all([operation], *records, of_kept=of_kept)
+        self.emit_all([operation], *records, of_reserve=of_reserve)
 
-    def emit_all(self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_kept: float = NOTHING) -> None:
-        """Add operations and apply them, all or none. of_kept: fraction of the reserve they may use on a full disk."""
+    def emit_all(
+        self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_reserve: float = NOTHING
+    ) -> None:
+        """Add operations and apply them, all or none. of_reserve: fraction of the reserve they may use on a full
+        disk."""
         payload_bytes = self._payload_bytes + sum(map(most_bytes, operations))
-        if payload_bytes > self._room and payload_bytes > self._room_bytes(of_kept):
-            raise _no_room()
+        if payload_bytes > self._sure_bytes and payload_bytes > self._get_free_bytes(of_reserve):
+            raise _storage_full()
         self.size_bytes += payload_bytes - self._payload_bytes
         self._payload_bytes = payload_bytes
         for record in records:
@@ -129,9 +132,9 @@ class FrameBuilder:
             self._operations.append(operation)
             self.state.apply(operation, self.ref)
 
-    def _has_room(self, payload_bytes: int) -> bool:
-        self._room = self._room_bytes(NOTHING)
-        return payload_bytes <= self._room
+    def _fits(self, payload_bytes: int) -> bool:
+        self._sure_bytes = self._get_free_bytes(NOTHING)
+        return payload_bytes <= self._sure_bytes
 
     @property
     def empty(self) -> bool:
@@ -214,5 +217,5 @@ def _joined(parts: list[Buffer]) -> bytes:
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
-def _no_room() -> StorageFullError:
+def _storage_full() -> StorageFullError:
     return StorageFullError("no space for the log: free space on its disk; writing then resumes on its own")

@@ -54,9 +54,13 @@ def _check_open(record: SegmentRecord, length: int) -> None:
 
 
 def update(
-    frame: FrameBuilder, record: SegmentRecord, entries: Sequence[WireTableEntry], length: int, of_kept: float = NOTHING
+    frame: FrameBuilder,
+    record: SegmentRecord,
+    entries: Sequence[WireTableEntry],
+    length: int,
+    of_reserve: float = NOTHING,
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the previous state. Return the versions. of_kept:
+    """Put all entries or none; conditions are checked against the previous state. Return the versions. of_reserve:
     fraction of the reserve that may be used on a full disk. Small values that replace named versions, such as a reader
     group's state, may always use half of it."""
     _check_open(record, length)
@@ -79,9 +83,9 @@ def update(
         rows.append((entry.key, position, entry.value))
         position += ENTRY_OVERHEAD_BYTES + len(entry.key) + len(entry.value)
     if rows:
-        if not of_kept and size <= _SMALL_BYTES and all(entry.version >= 0 for entry in entries):
-            of_kept = HALF
-        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=of_kept)
+        if not of_reserve and size <= _SMALL_BYTES and all(entry.version >= 0 for entry in entries):
+            of_reserve = HALF
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_reserve=of_reserve)
     return versions
 
 
@@ -100,7 +104,7 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableK
             rows.append((key.key, position, None))
             position += ENTRY_OVERHEAD_BYTES + len(key.key)
     if rows:
-        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=ALL)
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_reserve=ALL)
 
 
 def read(

@@ -161,7 +161,7 @@ class SegmentReader:
         self, container: Container, name: str, offset: int, length: int, owner: Hashable
     ) -> tuple[SegmentRecord, Buffer]:
         while True:
-            container.make_room()
+            container.evict_idle()
             record, data = self.at_hand(container, name, offset, length, owner)
             if data is not None:
                 return record, data

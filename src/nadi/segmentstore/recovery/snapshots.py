@@ -117,7 +117,7 @@ async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path
     try:
         while raw := await in_thread(piece):
             stored = await in_thread(zlib.compress, raw, _LEVEL)
-            chunks.check_room(2 * len(stored))
+            chunks.check_free_space(2 * len(stored))
             parts.append(await put(chunks, f"{name}-{len(parts):06d}", stored))
     except NadiError:
         await delete_all(chunks, [name for part in parts for name in part.names])

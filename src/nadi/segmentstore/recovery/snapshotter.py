@@ -53,7 +53,7 @@ PACE = SnapshotPace()
 
 
 class RecordOwner(Protocol):
-    """The owner of a container, whose record names the valid snapshot: see `storage.ContainerParts`. After a
+    """The owner of a container, whose record names the valid snapshot: see `storage.ContainerStorage`. After a
     FencedError nothing here is called. sweeps: whether unreferenced objects are deleted: not if a later owner's may be
     among them."""
 
@@ -62,8 +62,8 @@ class RecordOwner(Protocol):
     async def claim_record(self) -> tuple[ContainerRecords, int]: ...
     def start_after(self, sequence: int) -> ChainStart: ...
     def released(self, start: ChainStart) -> None: ...
-    def is_no_room(self, error: Exception) -> bool: ...
-    def release_room(self) -> bool: ...
+    def is_disk_full(self, error: Exception) -> bool: ...
+    def release_space(self) -> bool: ...
 
 
 class Snapshotter:
@@ -229,7 +229,7 @@ class Snapshotter:
             try:
                 manifest = await send()
             except (NadiError, OSError) as error:
-                if not self._owner.is_no_room(error) or not self._owner.release_room():
+                if not self._owner.is_disk_full(error) or not self._owner.release_space():
                     raise
                 manifest = await send()  # with the reserve: only a snapshot frees the log
             former, self._manifest = self._manifest, manifest
@@ -255,7 +255,7 @@ class Snapshotter:
             log.info("container %d: the old snapshot can't be deleted yet: %s", self._container, error)
 
     async def _send_base(self, sequence: int) -> SnapshotManifest:
-        pause = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
+        pause = partial(self._runtime.rest, limits.CHECKPOINT_PAUSE_S)
         try:
             await self._runtime.in_thread(verify, self._copy, self._container, pause)
         except DamagedStateError as error:  # it would replace an intact snapshot

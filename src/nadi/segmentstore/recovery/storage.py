@@ -25,7 +25,7 @@ from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.operations import AnyOperation, Append, decode_frame, encode_head
 from nadi.segmentstore.state.records import FrameRef
 from nadi.segmentstore.tier1.blob_files import BlobFiles
-from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.tier1.disk import is_disk_full
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck
 from nadi.segmentstore.tier1.log import DurableLog, Frame
@@ -124,13 +124,13 @@ class ContainerStorage:
     def released(self, start: ChainStart) -> None:
         """Handle a record that durably names the log's start."""
 
-    def is_no_room(self, error: Exception) -> bool:
-        return is_no_room(error)
+    def is_disk_full(self, error: Exception) -> bool:
+        return is_disk_full(error)
 
-    def take_room(self) -> None:
+    def reserve_space(self) -> None:
         """Reserve space, if there is some and it isn't reserved yet."""
 
-    def release_room(self) -> bool:
+    def release_space(self) -> bool:
         return False
 
 
@@ -215,14 +215,14 @@ class LocalStorage(ContainerStorage):
         try:
             opened = await super().open()
         except (OSError, lmdb.Error, UnavailableError) as error:
-            if not self.is_no_room(error) or not self.release_room():
+            if not self.is_disk_full(error) or not self.release_space():
                 raise
             try:
                 opened = await super().open()
             except BaseException:
-                self.take_room()  # for the next attempt: nothing else was left over
+                self.reserve_space()  # for the next attempt: nothing else was left over
                 raise
-        self.take_room()
+        self.reserve_space()
         return opened
 
     async def _claimed(self) -> ContainerRecord:
@@ -263,13 +263,13 @@ class LocalStorage(ContainerStorage):
     async def claim_record(self) -> tuple[ContainerRecords, int]:
         return await self._chunks.records(), self._epoch
 
-    def is_no_room(self, error: Exception) -> bool:
-        return reserve.is_no_room(error, self._folder)
+    def is_disk_full(self, error: Exception) -> bool:
+        return reserve.is_disk_full(error, self._folder)
 
-    def take_room(self) -> None:
+    def reserve_space(self) -> None:
         reserve.take(self._folder)
 
-    def release_room(self) -> bool:
+    def release_space(self) -> bool:
         return reserve.release(self._folder)
 
 

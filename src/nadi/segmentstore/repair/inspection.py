@@ -25,8 +25,8 @@ from nadi.segmentstore.data_dir import (
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError, restored
 from nadi.segmentstore.recovery.storage import is_lost, is_stored
-from nadi.segmentstore.repair.offline_store import Lost, StoppedContainer, describe_segment
-from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
+from nadi.segmentstore.repair.offline_store import DiscardedContent, StoppedContainer, describe_segment
+from nadi.segmentstore.repair.skipped_frames import SkippedFrames, skip_frames
 from nadi.segmentstore.tier1.recovery import has_frames
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import open_read_only
@@ -38,13 +38,14 @@ _NAMED = 100  # limit on lost segments listed in a report
 @dataclass(slots=True)
 class InspectionReport:
     """The findings on one part, line by line. sound: intact data. healed: damage that a start, or `nadi repair`,
-    repairs without loss. renewed: damage that a server repairs while it runs. lost: data that can't be read, or would
-    be discarded."""
+    repairs without loss. renewed: damage that a server repairs while it runs. dropped: the last frames of logs,
+    unfinished or damaged, which a start drops. lost: data that can't be read, or would be discarded."""
 
     name: str
     sound: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     gives_up: bool = False  # a repair discards the `lost` data, which isn't reported later
     unnamed: int = 0  # chunks of discarded data
@@ -134,6 +135,9 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
                 else:
                     report.sound.append("never used")
                 return report
+            if stopped.log.dropped:
+                reason = "its write was never completed, or it was acknowledged and is damaged"
+                report.dropped.append(f"{stopped.log.dropped}: {reason}")
             damage = stopped.log.damage
             if damage is not None:
                 report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
@@ -181,16 +185,16 @@ async def _inspect_snapshot(report: InspectionReport, number: int, chunks: Chunk
     return record
 
 
-def _report_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
+def _report_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: SkippedFrames) -> None:
     report.gives_up, report.unnamed = True, len(skipped.unnamed)
-    if skipped.given_up.frames:
+    if skipped.discarded.frames:
         reason = "beyond that, readers would not notice this missing data:"
         report.lost.append(f"the log is cut before frame {skipped.ends:,}: {reason}")
-        report.lost += [f"  {line}" for line in skipped.unsafe] + lost_lines(stopped, skipped.given_up)
+        report.lost += [f"  {line}" for line in skipped.unsafe] + lost_lines(stopped, skipped.discarded)
     else:
         if skipped.frames:
             report.lost.append(
-                f"{skipped.in_words()} can't be read; the {skipped.kept:,} frames after that are retained"
+                f"{skipped.in_words()} can't be read; the {skipped.later_frames:,} frames after that are retained"
             )
         report.lost += skipped.unsafe
     report.lost += skipped.lost
@@ -213,7 +217,7 @@ async def _inspect_data(report: InspectionReport, stopped: StoppedContainer) -> 
         report.lost.append(f"and {stopped.damage.unlisted:,} more such places")
 
 
-def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
+def lost_lines(stopped: StoppedContainer, lost: DiscardedContent) -> list[str]:
     """Describe, by segment, the contents of discarded frames."""
     lines = [f"discarded with it: {lost.frames:,} readable acknowledged frames, up to {lost.last_sequence:,}"]
     for segment, (begin, end) in lost.bytes_of.items():

@@ -53,7 +53,7 @@ class ReadableFrame(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lost:
+class DiscardedContent:
     """The contents of readable frames that are discarded. frames: their number."""
 
     frames: int = 0
@@ -116,6 +116,11 @@ class StoppedLog:
             self.damage = error
             if self._folder.exists():  # a file classified as prepared may have needed frames
                 self._use(read_headers(self._folder, self._log_id or None, refuses=False))
+
+    @property
+    def dropped(self) -> str:
+        """The torn tail that the replay found, or ""."""
+        return self._replay.dropped
 
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Return all later frames with readable heads, in any file, in order, except torn writes."""
@@ -219,7 +224,7 @@ class StoppedContainer(Container):
                     self.damage.note(error)
                 except NadiError as error:
                     self.damage.note(DamagedDataError(record.name, extent.offset, extent.end, str(error)))
-            self.state.make_room()
+            self.state.evict_idle()
         return count
 
     def segments(self) -> list[int]:

@@ -27,7 +27,7 @@ from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.recovery.storage import STATE, apply_frame
-from nadi.segmentstore.repair.offline_store import Lost, ReadableFrame, StoppedLog, describe_segment
+from nadi.segmentstore.repair.offline_store import DiscardedContent, ReadableFrame, StoppedLog, describe_segment
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
@@ -44,23 +44,23 @@ LOST_CHUNK = "given-up-by-a-repair"  # a nonexistent chunk: readers of its bytes
 
 
 @dataclass(slots=True)
-class Skipped:
+class SkippedFrames:
     """The result of skipping. frames: skipped ranges. lost: known losses; reading their bytes raises an error. unsafe:
-    losses that readers wouldn't detect. kept: the number of later frames. ends: the first frame of the discarded or
-    missing end of the log, 0 if none. given_up: the contents of readable discarded frames. unnamed: the names of chunks
-    that the state doesn't refer to."""
+    losses that readers wouldn't detect. later_frames: number of frames after them. ends: the first frame of the
+    discarded or missing end of the log, 0 if none. discarded: the contents of readable discarded frames. unnamed: the
+    names of chunks that the state doesn't refer to."""
 
     frames: list[tuple[int, int]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     unsafe: list[str] = field(default_factory=list)
-    kept: int = 0
+    later_frames: int = 0
     ends: int = 0
-    given_up: Lost = field(default_factory=Lost)
+    discarded: DiscardedContent = field(default_factory=DiscardedContent)
     unnamed: list[str] = field(default_factory=list)
 
     def in_words(self) -> str:
         """
-        >>> Skipped([(7, 7), (9, 1200)]).in_words()
+        >>> SkippedFrames([(7, 7), (9, 1200)]).in_words()
         'frames 7, 9 to 1,200'
         """
         spans = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in self.frames]
@@ -99,7 +99,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
         return aside if skipped.unnamed else ""
 
 
-async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
+async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int, chunks: ChunkStore) -> SkippedFrames:
     """Bring a state, not open elsewhere, to the last readable frame of the container's log. DamagedStateError: later
     frames contradict it. UnavailableError: tier 2 can't be read. OSError: a folder can't be used."""
     log = StoppedLog(folder / "log")
@@ -166,7 +166,7 @@ class _Fold:
 
     def __init__(self, state: StateMachine) -> None:
         self.state = state
-        self.skipped = Skipped()
+        self.skipped = SkippedFrames()
         self._lengths: set[int] = set()  # segments with a certain length, since the last gap
         self._unknown: dict[int, int] = {}  # segments created in a gap: bytes appended to them later
         self._tables: dict[int, int] = {}  # missing bytes of tables' changes
@@ -177,14 +177,14 @@ class _Fold:
             self.skipped.frames.append((state.sequence + 1, header.sequence - 1))
             self._lengths.clear()
             self._pass_over(header.sequence - 1)
-        self.skipped.kept += bool(self.skipped.frames)
+        self.skipped.later_frames += bool(self.skipped.frames)
         address = LogAddress(header.sequence, header.number, header.offset + FRAME_HEADER_BYTES)
         frame = FrameRef(header.sequence, address, time.monotonic())
         apply_frame(state, frame, readable.head(), readable.check, self._prepare_operation)
 
     def give_up(self, readable: ReadableFrame) -> None:
         """Count a frame as discarded; its number isn't reused."""
-        self.skipped.given_up.take(readable)
+        self.skipped.discarded.take(readable)
         self._pass_over(readable.header.sequence)
 
     def _pass_over(self, sequence: int) -> None:

@@ -287,7 +287,7 @@ class Writers:
         if len(self.sessions) > limits.CONNECTION_SESSIONS:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
         self.waiting += 1
-        if len(self.sessions) > limits.APPEND_SESSIONS_KEPT:
+        if len(self.sessions) > limits.APPEND_SESSIONS_MAX:
             for _ in range(4):  # so that ended sessions don't accumulate
                 writer, former = self.sessions.popitem(last=False)
                 if former.is_gone():

@@ -91,7 +91,7 @@ class CommandQueue:
     def add(self, command: wire.Command, size_bytes: int) -> None:
         """Queue a command for its turn; its size is accounted until then."""
         self._received.take(size_bytes)
-        if self._worker is None and self._may_start(command) and not (self._scheduler.is_spent or self._is_over):
+        if self._worker is None and self._may_start(command) and not (self._scheduler.is_exhausted or self._is_over):
             self._start(command, size_bytes)
             return
         self._waiting.append((command, size_bytes))
@@ -124,7 +124,7 @@ class CommandQueue:
                 )
             )
             and replies.writable.is_set()
-            and replies.held.room_bytes > 0
+            and replies.held.capacity_bytes > 0
         )
 
     def _start(self, command: wire.Command, size_bytes: int) -> None:
@@ -152,7 +152,7 @@ class CommandQueue:
             if self._may_start(command):
                 self._start(command, size)
                 self._scheduler.count(1)
-                if self._scheduler.is_spent:
+                if self._scheduler.is_exhausted:
                     await asyncio.sleep(0)
             else:
                 await self._done(command, size)
@@ -276,7 +276,9 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
             scheduler = self._scheduler
-            scheduler.count(self._process(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
+            scheduler.count(
+                self._process(limits.COMMANDS_UNDER_CONTENTION if scheduler.is_exhausted else limits.COMMANDS_AT_ONCE)
+            )
 
     def pause_writing(self) -> None:
         self.replies.pause()
@@ -310,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         if not decoder.pending_bytes:
             self._quiet += 1
             if self._quiet > 1:
-                decoder.rest()
+                decoder.release_idle()
             return ""
         longest_s = limits.FRAME_TIMEOUT_S + decoder.wanted_bytes / limits.FRAME_LEAST_BYTES_S
         if self._is_reading and now_s - self._frame_at > longest_s:
@@ -322,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more is accepted from the peer for now; `resume` is called when that may have changed."""
         if self._transport is None:
             return True
-        received = self._account.held_bytes
+        received = self._account.buffered_bytes
         if (
             received > limits.PEERS_LEAST_BYTES
             and (  # earlier input fills the peer's share: the buffer in use doesn't count
@@ -383,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_at = self._loop.time()
         self._has_partial_frame = has_rest
         is_more = count == most
-        goes_on = not is_more and not self.is_full and (not has_rest or self._has_room())
+        goes_on = not is_more and not self.is_full and (not has_rest or self._has_capacity())
         if goes_on != self._is_reading:
             self._set_reading(goes_on)
         if is_more and not self._is_due:
@@ -401,10 +403,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         """Return whether there is memory for the next buffer, unless it is small; resume when there is."""
         needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
-        if needed <= self._account.room_bytes:
+        if needed <= self._account.capacity_bytes:
             return True
         if needed > self._pool.largest_share_bytes:
             problem = f"a frame of {needed:,} bytes exceeds a connection's memory limit"
@@ -415,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _identify(self, command: Any) -> None:
         """Accept the peer if the command shows a valid token; the command's handler reports errors."""
-        if self._access.asks:
+        if self._access.checks_tokens:
             if getattr(command, "token", None) is None:
                 return
             try:

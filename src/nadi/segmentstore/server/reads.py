@@ -79,7 +79,7 @@ class Reads:
         except NadiError as error:
             self._replies.fail(error, command.request_id, segment, command.offset)
             return
-        container.make_room()
+        container.evict_idle()
         self._ready.append((command, container))
         self.resume()
 
@@ -95,7 +95,7 @@ class Reads:
         """Answer ready reads, as far as there is space for replies; a few at once, if this turn of the loop allows."""
         if self._is_due or not self._ready:
             return
-        if self._scheduler.is_spent:
+        if self._scheduler.is_exhausted:
             self._is_due = True
             self._scheduler.add(self._answer_later)
         else:
@@ -105,12 +105,12 @@ class Reads:
         ready, replies = self._ready, self._replies
         done = 0
         while ready and done < limits.READS_AT_ONCE:
-            room = replies.room_bytes
-            if not room:
+            capacity = replies.capacity_bytes
+            if not capacity:
                 return done
             command, container = ready.popleft()
             try:
-                length = self._reply_bytes if self._reply_bytes < room else room
+                length = self._reply_bytes if self._reply_bytes < capacity else capacity
                 done += 1 + self._answer(container, command, length) // limits.READ_WEIGHT_BYTES
             except Exception as error:  # the caller may be a container, which serves others too
                 log.error("a read of %s failed", command.segment, exc_info=error, extra={"segment": command.segment})

@@ -112,17 +112,17 @@ class Replies:
             self.close()
 
     @property
-    def room_bytes(self) -> int:
+    def capacity_bytes(self) -> int:
         """The largest reply allowed now; 0: none, and `resume` is called when that changes."""
         if not self._is_writable:
             return 0
         pool = self._pool
-        share, used = pool.share_bytes, self.held.held_bytes
-        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - used) // _KEPT
+        share, used = pool.share_bytes, self.held.buffered_bytes
+        capacity = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - used) // _KEPT
         if self._outgoing is not None:
-            room -= self._outgoing.queued_bytes
-        if room > 0:
-            return room
+            capacity -= self._outgoing.queued_bytes
+        if capacity > 0:
+            return capacity
         pool.wait(self._on_capacity)
         return 0
 
@@ -142,8 +142,8 @@ class Replies:
 
     async def may_reply(self) -> None:
         await self.writable.wait()
-        while not self.held.room_bytes:
-            await self.held.room()
+        while not self.held.capacity_bytes:
+            await self.held.wait_for_capacity()
             await self.writable.wait()
 
     def flushed(self, size_bytes: int) -> None:

@@ -37,12 +37,12 @@ def find(state: StateMachine, name: str, kind: SegmentKind | None = None) -> Seg
     return record
 
 
-def create(frame: FrameBuilder, name: str, kind: SegmentKind, of_kept: float = NOTHING, **fields: int) -> None:
+def create(frame: FrameBuilder, name: str, kind: SegmentKind, of_reserve: float = NOTHING, **fields: int) -> None:
     if not name:
         raise errors.InvalidArgumentError("a segment needs a name")
     if frame.state.find(name) is not None:
         raise errors.AlreadyExistsError("segment", name)
-    frame.emit(op.Create(frame.state.next_segment, name, kind, frame.now_ms, **fields), of_kept=of_kept)
+    frame.emit(op.Create(frame.state.next_segment, name, kind, frame.now_ms, **fields), of_reserve=of_reserve)
     record = frame.state.find(name)
     assert record is not None
     frame.touched[record.id] = record
@@ -50,7 +50,7 @@ def create(frame: FrameBuilder, name: str, kind: SegmentKind, of_kept: float = N
 
 def delete(frame: FrameBuilder, name: str) -> None:
     record = find(frame.state, name)
-    frame.emit(op.Delete(record.id), record, of_kept=ALL)
+    frame.emit(op.Delete(record.id), record, of_reserve=ALL)
 
 
 def _info(command: wire.GetStreamSegmentInfo, frame: FrameBuilder) -> wire.Command:
@@ -77,7 +77,7 @@ def _seal(command: wire.SealSegment, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment)
     if record.sealed:
         raise errors.StreamSealedError(command.segment)
-    frame.emit(op.Seal(record.id, frame.now_ms), record, of_kept=ALL)
+    frame.emit(op.Seal(record.id, frame.now_ms), record, of_reserve=ALL)
     return wire.SegmentSealed(command.request_id, command.segment)
 
 
@@ -88,7 +88,7 @@ def _delete(command: wire.DeleteSegment, frame: FrameBuilder) -> wire.Command:
 
 def _update_policy(command: wire.UpdateSegmentPolicy, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment)
-    frame.emit(op.SetPolicy(record.id, command.scale_type, command.target_rate), record, of_kept=HALF)
+    frame.emit(op.SetPolicy(record.id, command.scale_type, command.target_rate), record, of_reserve=HALF)
     return wire.SegmentPolicyUpdated(command.request_id, command.segment)
 
 
@@ -103,7 +103,7 @@ def _update_attribute(command: wire.UpdateSegmentAttribute, frame: FrameBuilder)
         raise errors.StreamSealedError(command.segment)
     is_met = _attribute(frame.state, record, command.attribute_id) == command.expected_value
     if is_met:
-        frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record, of_kept=HALF)
+        frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record, of_reserve=HALF)
     return wire.SegmentAttributeUpdated(command.request_id, is_met)
 
 
@@ -112,7 +112,7 @@ def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Comman
     if not record.start_offset <= command.truncation_offset <= record.length:
         raise errors.TruncatedError(command.segment, command.truncation_offset, record.start_offset)
     if command.truncation_offset > record.start_offset:
-        frame.emit(op.Truncate(record.id, command.truncation_offset), record, of_kept=ALL)
+        frame.emit(op.Truncate(record.id, command.truncation_offset), record, of_reserve=ALL)
     return wire.SegmentTruncated(command.request_id, command.segment)
 
 
@@ -197,7 +197,7 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
     changes: list[op.AnyOperation] = [op.Merge(target.id, source.id, frame.now_ms)]
     if values:
         changes.append(op.Attributes(target.id, values))
-    frame.emit_all(changes, target, source, of_kept=HALF)
+    frame.emit_all(changes, target, source, of_reserve=HALF)
     return wire.SegmentsMerged(command.request_id, command.target, command.source, target.length)
 
 
@@ -217,7 +217,7 @@ def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.
         merged.append((name, length))
     if sources:
         changes = [op.Merge(target.id, segment, frame.now_ms) for segment in sources]
-        frame.emit_all(changes, target, *sources.values(), of_kept=HALF)
+        frame.emit_all(changes, target, *sources.values(), of_reserve=HALF)
     return wire.SegmentsBatchMerged(command.request_id, command.target, tuple(merged))
 
 
@@ -280,7 +280,7 @@ def _table_update(command: wire.UpdateTableEntries, frame: FrameBuilder) -> wire
     return wire.TableEntriesUpdated(command.request_id, tuple(versions))
 
 
-def _table_update_to_free_room(command: wire.UpdateTableToFreeRoom, frame: FrameBuilder) -> wire.Command:
+def _table_update_to_free_space(command: wire.UpdateTableToFreeSpace, frame: FrameBuilder) -> wire.Command:
     if command.make_table and frame.state.find(command.segment) is None:
         create(frame, command.segment, SegmentKind.TABLE, ALL)
     record = find(frame.state, command.segment, SegmentKind.TABLE)
@@ -322,6 +322,6 @@ def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wi
 _EACH: tuple[Answer, ...] = (  # by the type of their `command` parameter
     _info, _create, _seal, _delete, _update_policy, _get_attribute, _update_attribute, _truncate, _locate_moment,
     _list_moments, _index_times, _merge, _merge_batch, _table_info, _table_create, _table_delete, _table_update,
-    _table_update_to_free_room, _table_remove, _table_keys, _table_entries, _table_delta,
+    _table_update_to_free_space, _table_remove, _table_keys, _table_entries, _table_delta,
 )  # fmt: skip
 ANSWERS: dict[type[wire.Command], Answer] = {get_type_hints(answer)["command"]: answer for answer in _EACH}

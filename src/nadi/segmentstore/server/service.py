@@ -20,7 +20,7 @@ from nadi import errors
 from nadi.access.commands import ACTS, acts_of
 from nadi.access.names import Act
 from nadi.access.tokens import Token, TokenKey
-from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
+from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_CACHED
 from nadi.model.scrub import ScrubReport
 from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
@@ -71,10 +71,10 @@ class TokenCheck:
 
     def __init__(self, key: TokenKey | None = None) -> None:
         self._key = key
-        self._good: LRUCache[str, Token] = LRUCache(TOKENS_KEPT)
+        self._good: LRUCache[str, Token] = LRUCache(TOKENS_CACHED)
 
     @property
-    def asks(self) -> bool:
+    def checks_tokens(self) -> bool:
         return self._key is not None
 
     def check(self, command: Any) -> float:
@@ -120,7 +120,7 @@ class SegmentService:
     def handles(self, command: wire.Command) -> bool:
         """Return whether a connection may send the command. Commands that use the reserve come only through
         `LocalCommands`, from a controller that frees more: else a peer could use it up on a server without tokens."""
-        return type(command) in self._handlers and type(command) is not wire.UpdateTableToFreeRoom
+        return type(command) in self._handlers and type(command) is not wire.UpdateTableToFreeSpace
 
     async def handle(self, command: Any) -> wire.Command:
         """Return the reply to a command; raise UnavailableError if the store can't answer."""
@@ -147,7 +147,7 @@ class SegmentService:
     async def _in_one_turn(self, answer: segments.Answer, command: Any) -> wire.Command:
         is_merge = isinstance(command, (wire.MergeSegments, wire.MergeSegmentsBatch))
         segment, size_bytes = command.target if is_merge else command.segment, 64
-        if isinstance(command, (wire.UpdateTableEntries, wire.UpdateTableToFreeRoom)):
+        if isinstance(command, (wire.UpdateTableEntries, wire.UpdateTableToFreeSpace)):
             size_bytes = sum(len(entry.key) + len(entry.value) for entry in command.entries)
         elif isinstance(command, wire.RemoveTableKeys):
             size_bytes = sum(len(key.key) for key in command.keys)

@@ -46,7 +46,7 @@ class StateCheckpoint:
 
 class RecordCache:
     """The segment records in memory. A record may be evicted once it is clean (a checkpoint wrote it), has no bytes in
-    the log, and has no holders; loading it again gives the same record. `make_room` is called only where no record is
+    the log, and has no holders; loading it again gives the same record. `evict_idle` is called only where no record is
     on the stack: across an await, code must `hold` a record, or look it up again. frames: the log's frames, shared by
     loaded records."""
 
@@ -150,7 +150,7 @@ class RecordCache:
         if record.id not in self.dirty and record.id not in self._writing:
             self._idle[record.id] = record
 
-    def make_room(self) -> None:
+    def evict_idle(self) -> None:
         """Evict the longest idle records, down to the limit or until none is evictable."""
         excess = len(self._by_id) - RECORDS_IN_MEMORY
         if excess > 0 and self._idle:
@@ -208,7 +208,7 @@ class StateMachine:
         self.large: dict[int, None] = {}  # segments with enough bytes in the log for a chunk
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
-        self.mark, self.make_room = self.record_cache.mark, self.record_cache.make_room
+        self.mark, self.evict_idle = self.record_cache.mark, self.record_cache.evict_idle
         self._load_logged()
 
     def _load_logged(self) -> None:

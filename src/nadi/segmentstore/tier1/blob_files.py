@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FOLDER = "runs"  # inside the log's folder
 _NAME = re.compile(r"run-([0-9a-f]{16})")
 _TRY_AGAIN_S = 5.0  # after the disk was full
-_ROOM_FILES = 8  # a file is created only if this many fit on the disk: the rest is reserved for others
+_RESERVED_FILES = 8  # a file is created only if this many fit on the disk: the rest is reserved for others
 _CARRIED_PART = 32  # a closed file carries at most this fraction of its size: saves memory for many small files
 
 
@@ -269,7 +269,7 @@ class BlobFiles(BlobReader):
         self._written: dict[int, BlobFile] = {}  # all files of this owner that are still used
         self._ready: list[tuple[int, Path, int]] = []  # number, path, and descriptor
         self._is_preparing = False
-        self._no_room_until = 0.0
+        self._full_until = 0.0
         self._direct: bool | None = None
         self._staging = threading.local()
         self._pool = ThreadPoolExecutor(limits.RUN_WRITERS, thread_name_prefix=f"nadi-runs-{name}")
@@ -393,7 +393,7 @@ class BlobFiles(BlobReader):
 
     def _prepare(self) -> None:
         """Start preparing files, unless that is in progress or the disk was full just now."""
-        if self._is_preparing or self._stopped or self._runtime.monotonic() < self._no_room_until:
+        if self._is_preparing or self._stopped or self._runtime.monotonic() < self._full_until:
             return
         self._is_preparing = True
         self._runtime.in_thread(self._make_ready, pool=self._maker)
@@ -407,14 +407,14 @@ class BlobFiles(BlobReader):
             while len(self._ready) < limits.RUN_FILES_READY and not self._stopped:
                 self._ready.append(self._made())
         except OSError as error:
-            self._no_room_until = self._runtime.monotonic() + _TRY_AGAIN_S
-            if not disk.is_no_room(error):
+            self._full_until = self._runtime.monotonic() + _TRY_AGAIN_S
+            if not disk.is_disk_full(error):
                 log.warning("large runs go to the log %s, as no separate file can be created: %s", self._name, error)
         finally:
             self._is_preparing = False
 
     def _made(self) -> tuple[int, Path, int]:
-        if disk.room_to_spare(self._folder) < _ROOM_FILES * limits.RUN_FILE_BYTES:
+        if disk.spare_bytes(self._folder) < _RESERVED_FILES * limits.RUN_FILE_BYTES:
             raise OSError(errno.ENOSPC, "the disk has little space left", str(self._folder))
         while (path := self._folder / run_name(self._next_number)).exists():
             self._next_number += 1

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nadi.durable_io import is_no_room as is_no_room
+from nadi.durable_io import is_disk_full as is_disk_full
 from nadi.durable_io import sync_folder as sync_folder
 from nadi.durable_io import write_all as write_all
-from nadi.limits import DISK_KEPT_FREE_BYTES, DISK_KEPT_FREE_PART, MIB
+from nadi.limits import DISK_RESERVED_BYTES, DISK_RESERVED_PART, MIB
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 
@@ -72,16 +72,16 @@ def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: 
     os.fdatasync(fd)
 
 
-def room_to_spare(folder: Path) -> int:
+def spare_bytes(folder: Path) -> int:
     """Return the bytes that the log may still take on the disk; below 0 if it has taken too many."""
     status = os.statvfs(folder)
     if not status.f_blocks:  # the file system doesn't report its size
         return 1 << 62
-    kept_free = min(DISK_KEPT_FREE_BYTES, status.f_blocks * status.f_frsize // DISK_KEPT_FREE_PART)
+    kept_free = min(DISK_RESERVED_BYTES, status.f_blocks * status.f_frsize // DISK_RESERVED_PART)
     return status.f_bavail * status.f_frsize - kept_free
 
 
-def held_bytes(path: Path) -> int:
+def allocated_bytes(path: Path) -> int:
     """Return the bytes of the disk allocated to a file: fewer than its size if it is sparse, 0 if it is missing."""
     try:
         return path.stat().st_blocks * 512

@@ -30,10 +30,10 @@ from crc32c import crc32c
 from nadi import limits
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.tier1.disk import is_disk_full
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, LogRange, PartRead
+from nadi.segmentstore.tier1.log import NOTHING, AppendedFrame, Frame, HeadsPage, LogAddress, LogRange, PartRead
 from nadi.segmentstore.tier1.reading import next_batch, read_checked, read_heads, read_near
 from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, LogReplay, abandoned_headers, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
@@ -111,7 +111,9 @@ class FileLog:
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
         self._writer = FrameWriter(log_id, self._fence, self._supply, self._on_new_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
-        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], asyncio.Future[Appended]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], asyncio.Future[AppendedFrame]] | None] = (
+            queue.SimpleQueue()
+        )
         self._lock = threading.Lock()  # guards _files, _kept and _released, shared by the writer and readers
         self._current: LogFile | None = None  # the last of _files, once it has been written
         self._before_bytes = 0  # size of the files before it
@@ -191,8 +193,8 @@ class FileLog:
     def sure_bytes(self) -> int:
         return self._writer.sure_bytes
 
-    def room_bytes(self, of_kept: float = NOTHING) -> int:
-        return self._writer.room_bytes(of_kept)
+    def free_bytes(self, of_reserve: float = NOTHING) -> int:
+        return self._writer.free_bytes(of_reserve)
 
     def is_settled(self, payload_bytes: int) -> bool:
         return self._writer.is_settled(payload_bytes)
@@ -211,12 +213,12 @@ class FileLog:
         if self._failure is not None:
             raise UnavailableError(f"an append to the log {self._name} has failed: open it again")
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def append(self, parts: Sequence[bytes]) -> AppendedFrame:
         self._check_open()
         size = sum(map(len, parts))
-        if self._pace.is_quick(size) and self._writer.has_room(size, len(parts)):
+        if self._pace.is_quick(size) and self._writer.fits(size, len(parts)):
             return self._write_here(parts)
-        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[AppendedFrame] = asyncio.get_running_loop().create_future()
         self._appending = True
         self._queue.put((parts, done))
         return await done
@@ -237,7 +239,7 @@ class FileLog:
                 read += await self._reading(file, partial(read_near, file, self._log_crc, file_parts))
         return read
 
-    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsPage]:
         last_sequence = self.last_sequence
         with self._lock:
             files = list(self._files.values())
@@ -254,7 +256,7 @@ class FileLog:
                     heads = await self._reading(pinned, look)
                 except NotFoundError:
                     problem = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
-                    heads = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, problem),))
+                    heads = HeadsPage(position, stop, 0, (CorruptLogError(str(file.path), 0, problem),))
                 except OSError as error:
                     raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
                 yield heads
@@ -286,7 +288,7 @@ class FileLog:
             await asyncio.gather(self._replaying, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._stop)
 
-    def _write_here(self, parts: Sequence[bytes]) -> Appended:
+    def _write_here(self, parts: Sequence[bytes]) -> AppendedFrame:
         """Write in the loop's thread, while the writer thread is idle."""
         began = time.perf_counter()
         try:
@@ -301,7 +303,7 @@ class FileLog:
     def _run(self) -> None:
         while (request := self._queue.get()) is not None:
             parts, done = request
-            outcome: Appended | Exception
+            outcome: AppendedFrame | Exception
             try:
                 outcome = self._writer.write(parts, self._next_sequence)
                 self._next_sequence += 1
@@ -310,7 +312,7 @@ class FileLog:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 done.get_loop().call_soon_threadsafe(self._answer, done, outcome)
 
-    def _answer(self, done: asyncio.Future[Appended], outcome: Appended | Exception) -> None:
+    def _answer(self, done: asyncio.Future[AppendedFrame], outcome: AppendedFrame | Exception) -> None:
         self._appending = False
         if done.done():  # cancelled meanwhile; the frame is in the log nevertheless
             return
@@ -320,7 +322,7 @@ class FileLog:
             done.set_result(outcome)
 
     def _mapped(self, error: Exception) -> Exception:
-        if is_no_room(error):
+        if is_disk_full(error):
             full = StorageFullError(f"no space for the log {self._name} ({error}): free space on its disk")
             full.__cause__ = error
             return full

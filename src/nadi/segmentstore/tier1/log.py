@@ -33,7 +33,7 @@ class LogAddress(NamedTuple):
     offset: int
 
 
-class Appended(NamedTuple):
+class AppendedFrame(NamedTuple):
     """A durable frame. checksums: of the parts after the head, 4 bytes each, for `read_at`."""
 
     address: LogAddress
@@ -54,7 +54,7 @@ PartRead: TypeAlias = bytes | NotFoundError | CorruptLogError  # or the error
 
 class Frame(NamedTuple):
     """A frame as `replay` read it. payload: the head, which is intact, and the parts after it. checksums: of the parts,
-    as in `Appended`; empty if they are lost. damaged_parts: the numbers, from 0, of parts that `read_at` won't
+    as in `AppendedFrame`; empty if they are lost. damaged_parts: the numbers, from 0, of parts that `read_at` won't
     return."""
 
     address: LogAddress
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
     damaged_parts: tuple[int, ...]
 
 
-class HeadsRead(NamedTuple):
+class HeadsPage(NamedTuple):
     """The result of `read_heads` for a part of one file: the next frame is `sequence`, at `position`; `damages` are the
     errors that a replay would hit before it."""
 
@@ -98,14 +98,14 @@ class DurableLog(Protocol):
     def is_full(self) -> bool:
         """Whether the disk has no space for more of the log; the log keeps checking."""
 
-    def room_bytes(self, of_kept: float = NOTHING) -> int:
-        """Return the largest payload that is certain to fit; below 0: none does. of_kept: the fraction of the reserve
-        the frame may use. While the log prepares more space, its amount is unknown, and counts as plenty: `settle`
-        waits for that."""
+    def free_bytes(self, of_reserve: float = NOTHING) -> int:
+        """Return the largest payload that is certain to fit; below 0: none does. of_reserve: the fraction of the
+        reserve the frame may use. While the log prepares more space, its amount is unknown, and counts as plenty:
+        `settle` waits for that."""
 
     @property
     def sure_bytes(self) -> int:
-        """A lower bound of `room_bytes()` without asking the disk: cheap enough for each frame."""
+        """A lower bound of `free_bytes()` without asking the disk: cheap enough for each frame."""
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Return whether the space for a frame of that size, or the lack of it, is known."""
@@ -113,7 +113,7 @@ class DurableLog(Protocol):
     async def settle(self, payload_bytes: int) -> None:
         """Wait until `is_settled`."""
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def append(self, parts: Sequence[bytes]) -> AppendedFrame:
         """Make one frame durable, whose payload is the concatenated `parts`, the first of which is its head. One call
         at a time. StorageFullError: the disk is full; the frame may or may not exist after the next open. OSError: the
         disk failed; the same holds. UnavailableError: an earlier append failed: open the log again. ClosedError: the
@@ -127,7 +127,7 @@ class DurableLog(Protocol):
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         """Return the result or error of `read_at` for each part; parts close together are read at once."""
 
-    def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+    def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsPage]:
         """Verify all existing frames that a replay after `after_sequence` needs, piece by piece. Frames released
         meanwhile are skipped. UnavailableError: the disk fails."""
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, checksum_at, pack_checksum
-from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, LogRange, PartRead
+from nadi.segmentstore.tier1.log import Frame, HeadsPage, LogAddress, LogRange, PartRead
 from nadi.segmentstore.tier1.recovery import LogFile, headers_in
 
 _REPLAY_BYTES = MIB  # read at once; a replay holds two such pieces
@@ -102,7 +102,7 @@ def _readable(path: Path, place: int) -> Iterator[None]:
 
 def read_heads(
     file: LogFile, log_crc: int, place: tuple[int, int], stop: int, after_sequence: int, most_bytes: int
-) -> HeadsRead:
+) -> HeadsPage:
     """Verify what a replay after `after_sequence` needs: the frames' headers, heads, and tables of checksums. place:
     position and sequence of the first frame. Ends before frame `stop`, or after `most_bytes` or slightly more; data is
     skipped. `file` is open for reading; blocking. OSError: reading failed, other than for an unreadable block."""
@@ -122,7 +122,7 @@ def read_heads(
                 problem = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
                 damages.append(CorruptLogError(str(file.path), position, problem))
             if header is None:
-                return HeadsRead(position, stop, read_bytes, tuple(damages))
+                return HeadsPage(position, stop, read_bytes, tuple(damages))
             position, sequence = header.offset, header.sequence
             continue
         if sequence > after_sequence:
@@ -142,7 +142,7 @@ def read_heads(
                     damages.append(CorruptLogError(str(file.path), position + begin, problem))
         position += header.frame_bytes
         sequence += 1
-    return HeadsRead(position, sequence, read_bytes, tuple(damages))
+    return HeadsPage(position, sequence, read_bytes, tuple(damages))
 
 
 def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int) -> tuple[FrameHeader | None, int]:

@@ -6,8 +6,9 @@ from damage:
 
 * Each owner starts a new file, whose header is durable before its first frame is written. So in every file but the
 last, the next header shows how far the frames must reach: an unreadable frame before that is damage.
-* One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of a crash, never
-acknowledged, unless a later frame header of this log shows that it was durable once.
+* One frame is in flight at a time. So in the last file, the first unreadable frame counts as the torn tail of a crash,
+which was never acknowledged, unless a later frame header of this log shows that it was durable once. So damage to the
+last frame alone looks like a torn write; it is reported as one of the two.
 * The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames; one
 whose last file is shorter than it was may have.
 * A last file without a header was only prepared, unless it contains a frame header, or another file was prepared after
@@ -258,6 +259,7 @@ class LogReplay:
         self._log_crc, self._is_new = crc32c(log_id), is_new
         self._window = _Window()
         self.next_sequence = 0
+        self.dropped = ""  # the torn tail, if there is one
 
     def frames(self, after_sequence: int) -> Iterator[Frame]:
         """Yield every frame later than `after_sequence`. Files that end before it are not read. CorruptLogError: a
@@ -359,9 +361,11 @@ class LogReplay:
         if file.size_bytes < file.least_bytes:
             problem = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
             raise CorruptLogError(str(file.path), place, problem)
-        if end.torn is not None:
-            message = "%s: dropped frame %d at byte %d, %d bytes: a write cut short, never acknowledged"
-            _logger.warning(message, file.path, sequence, position, end.torn.payload_bytes)
+        block = memoryview(end.block)
+        if end.torn is not None or FrameHeader.resembles(block, sequence, file.epoch, file.number, position):
+            self.dropped = f"frame {sequence:,}, the last of the log, at byte {position:,} of {file.path.name}"
+            message = "%s: dropped %s: its write was never completed, or it was acknowledged and is damaged"
+            _logger.warning(message, self._folder, self.dropped)
         return sequence
 
     def _later(self, file: LogFile, position: int, sequence: int) -> FrameHeader | None:

@@ -27,9 +27,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from nadi.errors import ClosedError
-from nadi.limits import LOG_FIRST_FILE_BYTES, LOG_KEPT_BYTES, MIB
+from nadi.limits import LOG_FIRST_FILE_BYTES, LOG_RESERVE_BYTES, MIB
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.tier1.disk import is_disk_full
 from nadi.segmentstore.tier1.fence import Fence, note
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
@@ -42,7 +42,7 @@ from nadi.segmentstore.tier1.layout import (
     frame_bytes,
     log_file_name,
 )
-from nadi.segmentstore.tier1.log import Appended, LogAddress
+from nadi.segmentstore.tier1.log import AppendedFrame, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 
 _PAUSE_S = 0.005  # between two pieces of a new file that no append waits for yet
@@ -70,7 +70,7 @@ class FileSupply:
         self._fence, self._direct = fence, direct
         self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # size of the next new file
         self._least_bytes = self._new_bytes
-        self._reserve_bytes = min(LOG_KEPT_BYTES, file_bytes)
+        self._reserve_bytes = min(LOG_RESERVE_BYTES, file_bytes)
         self._spares: list[Path] = []
         self._names = itertools.count(1)
         self._awaited = threading.Event()  # an append waits for the file being prepared
@@ -183,7 +183,7 @@ class FileSupply:
             try:
                 source = self._spares.pop() if self._spares else self._new_file(path)
             except OSError as error:
-                if not (use_reserve and self._has_reserve and is_no_room(error)):
+                if not (use_reserve and self._has_reserve and is_disk_full(error)):
                     raise
                 source, is_reserve, self._has_reserve = self.folder / _RESERVE_FILE, True, False
             source.rename(path)
@@ -198,17 +198,17 @@ class FileSupply:
         with self._outcome:
             self.ready = outcome if isinstance(outcome, PreparedFile) else None
             self.failure = outcome if isinstance(outcome, Exception) else None
-            self.is_full = is_no_room(self.failure)
+            self.is_full = is_disk_full(self.failure)
             self._outcome.notify_all()
 
     def _new_file(self, path: Path) -> Path:
         """Create a file full of zeros: a smaller one if the disk lacks space for the next size."""
-        room = disk.room_to_spare(self.folder)
+        spare = disk.spare_bytes(self.folder)
         size_bytes = self._new_bytes
-        while size_bytes > room and size_bytes // 2 >= self._least_bytes:
+        while size_bytes > spare and size_bytes // 2 >= self._least_bytes:
             size_bytes //= 2
-        if size_bytes > room:
-            raise OSError(errno.ENOSPC, f"the log may take only {max(0, room):,} bytes of the disk", str(path))
+        if size_bytes > spare:
+            raise OSError(errno.ENOSPC, f"the log may take only {max(0, spare):,} bytes of the disk", str(path))
         temporary = path.with_name(f"new-{path.stem}.tmp")
         fd = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=self._direct)
         try:
@@ -224,7 +224,7 @@ class FileSupply:
 
     def _create_reserve(self) -> None:
         """Create the reserved file for a full disk, if there is space and it doesn't exist yet."""
-        if self._has_reserve or disk.room_to_spare(self.folder) < self._reserve_bytes:
+        if self._has_reserve or disk.spare_bytes(self.folder) < self._reserve_bytes:
             return
         path = self.folder / _RESERVE_FILE
         with contextlib.suppress(OSError):  # retried when the next file is prepared
@@ -256,7 +256,7 @@ class FileSupply:
         elif (
             len(self._spares) < self._spare_files
             and size_bytes == self._file_bytes
-            and disk.room_to_spare(self.folder) >= 0
+            and disk.spare_bytes(self.folder) >= 0
         ):
             if rename:
                 path = path.rename(self.folder / f"spare-{next(self._names):08d}.nadi")
@@ -267,7 +267,7 @@ class FileSupply:
 
 def _has_all(path: Path, size_bytes: int) -> bool:
     """Return whether a file has that size and all its blocks, so that it can be written on a full disk."""
-    return path.is_file() and path.stat().st_size == size_bytes and disk.held_bytes(path) >= size_bytes
+    return path.is_file() and path.stat().st_size == size_bytes and disk.allocated_bytes(path) >= size_bytes
 
 
 class FrameWriter:
@@ -285,7 +285,7 @@ class FrameWriter:
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
-    def write(self, parts: Sequence[bytes], sequence: int) -> Appended:
+    def write(self, parts: Sequence[bytes], sequence: int) -> AppendedFrame:
         """Make a frame durable. OSError: the frame may be on disk completely, partly, or not at all. ClosedError:
         another owner has opened the log."""
         head, data = (parts[0], parts[1:]) if parts else (b"", parts)
@@ -316,9 +316,9 @@ class FrameWriter:
         self._fence.check()
         file.end = offset + size
         file.size_bytes = max(file.size_bytes, file.end)
-        return Appended(LogAddress(sequence, file.number, place), checksums)
+        return AppendedFrame(LogAddress(sequence, file.number, place), checksums)
 
-    def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
+    def fits(self, payload_bytes: int, parts: int = 0) -> bool:
         """Return whether such a frame fits the current file: then `write` waits only for the disk."""
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
 
@@ -331,7 +331,7 @@ class FrameWriter:
 
     def is_settled(self, payload_bytes: int) -> bool:
         supply = self._supply
-        return supply.ready is not None or supply.failure is not None or self.has_room(payload_bytes)
+        return supply.ready is not None or supply.failure is not None or self.fits(payload_bytes)
 
     @property
     def sure_bytes(self) -> int:
@@ -339,21 +339,21 @@ class FrameWriter:
             return 0
         return self._file_bytes - self._file.end - 2 * BLOCK_BYTES
 
-    def room_bytes(self, of_kept: float) -> int:
+    def free_bytes(self, of_reserve: float) -> int:
         supply = self._supply
         if not supply.is_full:
             if supply.ready is None or supply.ready.size_bytes >= _LARGE_BYTES:
                 return _PLENTY_BYTES
             # a frame larger than its file enlarges it
-            room = disk.room_to_spare(supply.folder)
-            return max(supply.ready.size_bytes, self._rest_bytes(of_kept), room) - 2 * BLOCK_BYTES
-        return max(self._rest_bytes(of_kept), int(of_kept * supply.reserve_bytes) - BLOCK_BYTES) - BLOCK_BYTES
+            spare = disk.spare_bytes(supply.folder)
+            return max(supply.ready.size_bytes, self._rest_bytes(of_reserve), spare) - 2 * BLOCK_BYTES
+        return max(self._rest_bytes(of_reserve), int(of_reserve * supply.reserve_bytes) - BLOCK_BYTES) - BLOCK_BYTES
 
-    def _rest_bytes(self, of_kept: float) -> int:
+    def _rest_bytes(self, of_reserve: float) -> int:
         """Return the bytes left in the current file for frames that may use that fraction of the reserve."""
         if self._file is None:
             return 0
-        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_reserve else 0
+        not_theirs = int((1 - of_reserve) * self._file_bytes) if self._in_reserve else 0
         return self._file_bytes - self._file.end - not_theirs
 
     def prepare(self, number: int) -> None:
@@ -379,7 +379,7 @@ class FrameWriter:
         try:
             note(prepared.path.parent, self._log_id, self._next_number)
         except OSError as error:
-            if not is_no_room(error):
+            if not is_disk_full(error):
                 raise  # else noted with the next file: on a full disk, writing frames comes first
         self._next_number += 1
         self._supply.request(self._next_number)

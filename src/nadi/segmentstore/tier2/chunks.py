@@ -127,7 +127,7 @@ class ChunkStore:
         """Return the store at `file:///folder`, `hdfs://host:port/folder`, or a URL of `remote_store`, which documents
         `config` and the errors.
 
-        >>> ChunkStore.from_url("memory:///").room_bytes() > 0
+        >>> ChunkStore.from_url("memory:///").free_bytes() > 0
         True
         """
         return cls.at(url, REAL, config)
@@ -202,16 +202,16 @@ class ChunkStore:
             self._mark = bytes(await self.read(MARK, 0, MARK_BYTES)).decode()
         return self._mark
 
-    def room_bytes(self) -> int:
+    def free_bytes(self) -> int:
         """Return the bytes that may still be stored, as far as known; the last of a disk is reserved for others."""
         try:
             return _PLENTY_BYTES if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
         except OSError:  # `put` reports the error
             return _PLENTY_BYTES
 
-    def check_room(self, size_bytes: int) -> None:
+    def check_free_space(self, size_bytes: int) -> None:
         """Raise StorageFullError if there is certainly no space for a chunk of that size; call before writing it."""
-        if self.room_bytes() < size_bytes:
+        if self.free_bytes() < size_bytes:
             raise StorageFullError(f"tier 2 has no space for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
@@ -221,13 +221,13 @@ class ChunkStore:
         if self._local is None:
             await put_new(self._chunk_place, name, parts)
         else:
-            await self._chunk_place.put_over(name, parts)
+            await self._chunk_place.replace_object(name, parts)
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
         """`put` that replaces an object of that name. Raises as `put` and `check_ours`, as that object is lost."""
         await self.check_ours()
         await self._before_write()
-        await self._chunk_place.put_over(name, parts)
+        await self._chunk_place.replace_object(name, parts)
 
     async def settle(self, name: str) -> None:
         """Make an object durable that a process may have stored without syncing before it was killed."""

@@ -209,7 +209,7 @@ def _write(store: StoreFile, folder: Path) -> None:
         store.write(folder)
     except OSError as error:
         released = (path for path in container_folders(folder).values() if reserve.release(path))
-        container = next(released, None) if disk.is_no_room(error) else None
+        container = next(released, None) if disk.is_disk_full(error) else None
         if container is None:
             raise
         store.write(folder)

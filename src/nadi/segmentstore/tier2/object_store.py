@@ -22,7 +22,7 @@ from nadi.object_log.hdfs.engine import value_of
 from nadi.object_log.hdfs.files import HdfsFile, HdfsFiles
 from nadi.object_log.hdfs.location import where
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
+from nadi.segmentstore.tier1.disk import is_disk_full, sync_folder
 from nadi.wire.fields import Buffer
 
 _PAGE = 1_000
@@ -71,7 +71,7 @@ class ChunkPlace(Protocol):
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         """Store an object, as `LogEngine.create`."""
 
-    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+    async def replace_object(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store the concatenated `parts`, durably, replacing any object of that name. Raises as `create`."""
 
     async def read(self, name: str, position: int, length: int | None) -> memoryview:
@@ -127,7 +127,7 @@ class ObjectPlace:
             return True
         raise problem  # raised here, without a context, which may contain credentials
 
-    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+    async def replace_object(self, name: str, parts: Sequence[Buffer]) -> None:
         await self._put(name, parts, "overwrite")
 
     async def _settle(self, name: str) -> None:
@@ -208,7 +208,7 @@ class ObjectPlace:
         return isinstance(error, FileNotFoundError) and (self._local is not None or not is_no_bucket(error))
 
     def _failed(self, operation: str, error: Exception) -> UnavailableError:
-        """Return the error of a failed operation. what: the operation, as in "read a chunk"."""
+        """Return the error of a failed operation. operation: as in "read a chunk"."""
         if self._local is None:
             return public_error(operation, error, self._secrets)
         return failed(operation, error)
@@ -216,13 +216,13 @@ class ObjectPlace:
 
 def unwritten(error: Exception) -> UnavailableError:
     """Return the error of a folder that can't be written."""
-    if is_no_room(error) or "No space left" in str(error):
+    if is_disk_full(error) or "No space left" in str(error):
         return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
     return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
 
 
 def failed(operation: str, error: Exception) -> UnavailableError:
-    """Return the error of a folder. what: the operation, as in "read a chunk"."""
+    """Return the error of a folder. operation: as in "read a chunk"."""
     return UnavailableError(f"tier 2 can't {operation}: {_in_a_line(error)}")
 
 
@@ -237,7 +237,7 @@ class HdfsPlace:
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         return await self._files.put(name, parts)
 
-    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+    async def replace_object(self, name: str, parts: Sequence[Buffer]) -> None:
         if not await self._files.put(name, parts, over=True):
             raise UnavailableError(f"HDFS can't replace {name}: it is retried")
 

@@ -72,7 +72,7 @@ class SnapshotManifest(msgspec.Struct, array_like=True, frozen=True):
         return {name for part in self.parts for name in part.names}
 
 
-class MovedAway(msgspec.Struct, frozen=True):
+class NewLocation(msgspec.Struct, frozen=True):
     """The new location of moved data. to: its URL. migration: the id of the migration."""
 
     to: str
@@ -91,7 +91,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     start: ChainStart = ChainStart()
     snapshot: SnapshotManifest | None = None
     nonce: str = ""
-    moved: MovedAway | None = None
+    moved: NewLocation | None = None
 
 
 class VersionedRecord(NamedTuple):
@@ -223,7 +223,7 @@ class ContainerRecords:
         """Release the container to that server. Raises as `set_snapshot`."""
         await self._change(container, epoch, target=target, released=True)
 
-    async def move_away(self, container: int, epoch: int, moved: MovedAway) -> None:
+    async def move_away(self, container: int, epoch: int, moved: NewLocation) -> None:
         """Prevent further claims of the container, as its data is elsewhere. Raises as `set_snapshot`."""
         await self._change(container, epoch, moved=moved)
 

@@ -5,11 +5,11 @@ Spark passes everything the user set, including its own settings of a sink's que
 was given to load, save or start. Programs written for Pravega's connector pass any of its options anywhere, so
 `format("pravega")` ignores those too.
 
-`Several` describes the streams of a read of more than one: by name, by pattern or by tag.
+`StreamSelection` describes the streams of a read of more than one: by name, by pattern or by tag.
 
 >>> from nadi.spark.options.parsed import several_of
 >>> several_of({"streams": "meters, doors"})
-Several(names=('doors', 'meters'), pattern=None, tag=None)
+StreamSelection(names=('doors', 'meters'), pattern=None, tag=None)
 >>> several_of({"stream_pattern": "meters-.*"}).takes("meters-7")
 True
 """
@@ -47,7 +47,7 @@ class StreamAddress:
     stream: str
 
 
-class GivenOptions(dict[str, str]):
+class SparkOptions(dict[str, str]):
     """The given options by their primary names in lower case. format_: supplies the defaults."""
 
     def __init__(self, options: Mapping[str, str], format_: SparkFormat = SparkFormat.NADI) -> None:
@@ -55,7 +55,7 @@ class GivenOptions(dict[str, str]):
         self.format = format_
 
     @classmethod
-    def checked(cls, given: Mapping[str, str], use: Use, format_: SparkFormat) -> GivenOptions:
+    def checked(cls, given: Mapping[str, str], use: Use, format_: SparkFormat) -> SparkOptions:
         """Check the options and drop Spark's own; InvalidArgumentError for options without effect or in conflict."""
         return cls(checked(given, use, format_), format_)
 
@@ -123,7 +123,7 @@ class GivenOptions(dict[str, str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class StreamSelection:
     """Several streams of a scope: by name, or all whose whole name matches a regular expression or that have a tag,
     including those created later."""
 
@@ -143,12 +143,12 @@ class Several:
         return f"'stream_pattern' = {self.pattern}" if self.pattern is not None else f"'stream_tag' = {self.tag}"
 
 
-def several_of(options: Mapping[str, str]) -> Several | None:
+def several_of(options: Mapping[str, str]) -> StreamSelection | None:
     """Return the streams that the options select; None if they name a single one."""
     if "streams" in options:
-        return Several(names=_names(options["streams"]))
+        return StreamSelection(names=_names(options["streams"]))
     if "stream_tag" in options:
-        return Several(tag=options["stream_tag"])
+        return StreamSelection(tag=options["stream_tag"])
     pattern = options.get("stream_pattern")
     if pattern is None:
         return None
@@ -158,7 +158,7 @@ def several_of(options: Mapping[str, str]) -> Several | None:
         raise InvalidArgumentError(
             f"the option 'stream_pattern' is {pattern[:60]!r}, which isn't a regular expression: {error}"
         ) from None
-    return Several(pattern=pattern)
+    return StreamSelection(pattern=pattern)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class ReadOptions(StreamAddress):
 
     start: Place | None = None
     end: Place | None = None
-    several: Several | None = None
+    several: StreamSelection | None = None
     starts: Mapping[str, Place] = field(default_factory=dict)
     ends: Mapping[str, Place] = field(default_factory=dict)
     slice_name: str | None = None
@@ -261,7 +261,7 @@ class ReadOptions(StreamAddress):
         cls, given: Mapping[str, str], use: Use = Use.READ, format_: SparkFormat = SparkFormat.NADI
     ) -> ReadOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those without effect."""
-        options = GivenOptions.checked(given, use, format_)
+        options = SparkOptions.checked(given, use, format_)
         metadata = options.choice("metadata") or None
         scope, several = options.needed("scope"), several_of(options)
         if several is not None:
@@ -313,7 +313,7 @@ class ReadOptions(StreamAddress):
         return replace(self, stream=stream, several=None, start=start, end=end, starts={}, ends={})
 
 
-def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several | None) -> dict[str, Place]:
+def _of_each(options: Mapping[str, str], name: str, scope: str, several: StreamSelection | None) -> dict[str, Place]:
     """Return the positions of individual streams, if `start` or `start_stream_cut` (or `end`, `end_stream_cut`) is a
     JSON object."""
     for given in (name, f"{name}_stream_cut"):
@@ -341,7 +341,7 @@ def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several
     return {}
 
 
-def _name(options: GivenOptions, option: str, kind: str = "", most_chars: int = NAME_MAX_CHARS) -> str | None:
+def _name(options: SparkOptions, option: str, kind: str = "", most_chars: int = NAME_MAX_CHARS) -> str | None:
     return check_name(kind or option, options[option], max_chars=most_chars) if option in options else None
 
 
@@ -366,7 +366,7 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     return check_name("mirror", name), folder
 
 
-def _read_delivery(options: GivenOptions) -> Guarantee:
+def _read_delivery(options: SparkOptions) -> Guarantee:
     delivery = options.delivery()
     if delivery == AT_LEAST_ONCE:
         raise InvalidArgumentError(
@@ -447,7 +447,7 @@ def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> Stre
     return cut
 
 
-def _admission(options: GivenOptions) -> Admission:
+def _admission(options: SparkOptions) -> Admission:
     most, least = options.number("maxOffsetsPerTrigger"), options.number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise InvalidArgumentError(
@@ -501,7 +501,7 @@ class WriteOptions(StreamAddress):
         cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: SparkFormat = SparkFormat.NADI
     ) -> WriteOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those without effect."""
-        options = GivenOptions.checked(given, use, format_)
+        options = SparkOptions.checked(given, use, format_)
         delivery = options.delivery() if options.flag("exactly_once") else AT_LEAST_ONCE
         value = options.value()
         creates_stream = options.flag("allow_create_stream")
@@ -534,7 +534,7 @@ class WriteOptions(StreamAddress):
         )
 
 
-def _application(options: GivenOptions, delivery: Guarantee, use: Use) -> tuple[str, int] | None:
+def _application(options: SparkOptions, delivery: Guarantee, use: Use) -> tuple[str, int] | None:
     if "txnappid" not in options:
         if delivery == AT_MOST_ONCE and use is Use.WRITE:
             raise InvalidArgumentError(
@@ -550,7 +550,7 @@ def _application(options: GivenOptions, delivery: Guarantee, use: Use) -> tuple[
     return name, version
 
 
-def _scaling(options: GivenOptions) -> ScalingPolicy:
+def _scaling(options: SparkOptions) -> ScalingPolicy:
     segments, factor = options.count("default_num_segments"), options.count("default_scale_factor")
     by_bytes = options.number("default_segment_target_rate_bytes_per_sec")
     by_events = options.number("default_segment_target_rate_events_per_sec")
@@ -563,7 +563,7 @@ def _scaling(options: GivenOptions) -> ScalingPolicy:
     return ScalingPolicy.fixed(segments)
 
 
-def _retention(options: GivenOptions) -> RetentionPolicy | None:
+def _retention(options: SparkOptions) -> RetentionPolicy | None:
     by_time = options.number("default_retention_duration_milliseconds")
     by_size = options.number("default_retention_size_bytes")
     if by_time is not None:

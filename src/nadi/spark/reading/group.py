@@ -26,7 +26,7 @@ from nadi.client.readergroup.stored_state import release
 from nadi.client.readergroup.updates import Reset
 from nadi.errors import (
     ConflictError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
@@ -67,7 +67,7 @@ class QueryGroup:
         for cut in cuts.values():
             try:
                 await pieces_of(stores_of(self._manager), cut)
-            except (EpochGoneError, StreamNotFoundError):  # planning the first batch reports it
+            except (EpochExpiredError, StreamNotFoundError):  # planning the first batch reports it
                 continue
             except InvalidStreamCutError:
                 raise self._recreated(cut.stream) from None
@@ -169,7 +169,7 @@ class QueryGroup:
             try:
                 try:
                     pieces = await pieces_of(stores, cut)
-                except EpochGoneError:
+                except EpochExpiredError:
                     cut = await stores.controller.head(cut.scope, cut.stream)
                     pieces = await pieces_of(stores, cut)
             except (InvalidStreamCutError, StreamNotFoundError):

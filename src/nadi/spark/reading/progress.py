@@ -27,7 +27,7 @@ from nadi.client.stream_cuts.cuts import SegmentSlice
 from nadi.client.stream_cuts.segment_ends import SegmentEnds, pass_finished
 from nadi.errors import (
     DamagedDataError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
@@ -171,7 +171,7 @@ class QueryProgress:
             return
         try:
             ranges = await self.view.ranges(cut)
-        except EpochGoneError:
+        except EpochExpiredError:
             cut = await self._latest_with_head(cut)
             ranges = await self.view.ranges(cut)
         self._bounds[name] = Bound(cut.positions, ranges)
@@ -200,7 +200,7 @@ class QueryProgress:
         """Return what a batch reads between two offsets, the second made by `next`."""
         try:
             await self._check(end.cut)
-        except EpochGoneError as error:
+        except EpochExpiredError as error:
             if not self._skips:
                 raise QueryTruncatedError(self._name, error) from error
             return []

@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == begin else self._json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the tail and the lag, `behind`, for the query's progress (see `consumer_lag`)."""
+        """Return the tail and the lag, `lag`, for the query's progress (see `consumer_lag`)."""
         return self._client.run(self._streams.latest())
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -41,7 +41,7 @@ from nadi.errors import (
 from nadi.limits import (
     LAG_QUESTIONS,
     SPARK_LAG_EVERY_S,
-    SPARK_LOOK_FOR_STREAMS_S,
+    SPARK_STREAM_POLL_S,
     SPARK_STREAMS_AT_ONCE,
     TIME_INDEX_MOST_MS,
     TIME_INDEX_MS,
@@ -60,7 +60,7 @@ from nadi.spark.reading.progress import END, QueryProgress, StreamView, slices_o
 from nadi.wire import commands as wire
 from nadi.wire.time_index import ARRIVAL
 
-_NOT_BEHIND = {"bytes": 0, "events": 0, "seconds": 0.0}
+_NO_LAG = {"bytes": 0, "events": 0, "seconds": 0.0}
 _logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _GONE = (
@@ -79,30 +79,30 @@ class Lag:
         """Return the tails of the query's streams as an offset, with the lag from `at` to them; None if unavailable.
         ends: the query's end in each stream whose tail it hasn't reached, None for the tail."""
         tails = {name: offset.cut for name, offset in at.streams.items()}
-        behind = dict.fromkeys(tails, _NOT_BEHIND)
+        lags = dict.fromkeys(tails, _NO_LAG)
         if ends:
             is_old = self._known is None or self._known[0] != at
             if is_old or time.monotonic() - self._requested_at >= SPARK_LAG_EVERY_S:
                 try:
-                    lags = {name: await self._behind(at.streams[name].cut, end) for name, end in ends.items()}
+                    measured = {name: await self._lag_of(at.streams[name].cut, end) for name, end in ends.items()}
                 except NadiError as error:  # the next batch reports it
                     _logger.warning("can't determine the lag of a query: %s", error)
                     return None
-                tails |= {name: tail for name, (tail, _) in lags.items()}
-                behind |= {name: lag for name, (_, lag) in lags.items()}
-                self._requested_at, self._known = time.monotonic(), (at, tails, behind)
+                tails |= {name: tail for name, (tail, _) in measured.items()}
+                lags |= {name: lag for name, (_, lag) in measured.items()}
+                self._requested_at, self._known = time.monotonic(), (at, tails, lags)
             assert self._known is not None
-            _, tails, behind = self._known
-        each = {name: {"cut": tails[name].as_text(), "behind": behind[name]} for name in sorted(tails)}
-        return next(iter(each.values())) if is_one else {"streams": each, "behind": combined(behind.values())}
+            _, tails, lags = self._known
+        each = {name: {"cut": tails[name].as_text(), "lag": lags[name]} for name in sorted(tails)}
+        return next(iter(each.values())) if is_one else {"streams": each, "lag": combined(lags.values())}
 
-    async def _behind(self, cut: StreamCut, end: StreamCut | None) -> tuple[StreamCut, dict[str, Any]]:
+    async def _lag_of(self, cut: StreamCut, end: StreamCut | None) -> tuple[StreamCut, dict[str, Any]]:
         cuts = self._manager.cuts(cut.scope, cut.stream)
         tail = end or await cuts.tail()
         cut = await cuts.settled(cut)
         size = await cuts.bytes_between(cut, tail)
         if size == 0:
-            return tail, _NOT_BEHIND
+            return tail, _NO_LAG
         loads = await self._manager.segment_loads(cut.scope, cut.stream)
         events, passed = sum(load.events_per_s[-1] for load in loads), sum(load.bytes_per_s[-1] for load in loads)
         count = round(size * events / passed) if passed and events else None
@@ -327,7 +327,7 @@ class QueryStreams:
         is_known = self._checked_at is not None and (self._options.several is None or self._options.several.names)
         if self._is_closed or is_known:
             return
-        if self._checked_at is not None and time.monotonic() - self._checked_at < SPARK_LOOK_FOR_STREAMS_S:
+        if self._checked_at is not None and time.monotonic() - self._checked_at < SPARK_STREAM_POLL_S:
             return
         try:
             self._names = await plan.streams_of(self._manager, self._options)

@@ -15,7 +15,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.spark.columns import spark_schema
 from nadi.spark.connections import begin_task, manager_of
-from nadi.spark.options.parsed import GivenOptions, ReadOptions
+from nadi.spark.options.parsed import ReadOptions, SparkOptions
 from nadi.spark.options.table import SparkFormat, Use
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def is_union(given: Mapping[str, str]) -> bool:
 class _UnionRequest:
     def __init__(self, given: Mapping[str, str], format_: SparkFormat) -> None:
         begin_task()
-        options = GivenOptions.checked(given, Use.READ, format_)
+        options = SparkOptions.checked(given, Use.READ, format_)
         for name in options:
             if name not in _WITH_UNION:
                 raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")

@@ -16,7 +16,7 @@ from nadi.limits import (
     PAGE_PICTURE_BYTES,
     PAGE_TEXT_BYTES,
 )
-from nadi.web.bodies import EventSeen
+from nadi.web.bodies import EventBody
 
 _PICTURES = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -37,30 +37,30 @@ def media_of(data: bytes) -> str:
     return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
 
 
-def seen(data: bytes, segment: int, offset: int, time_ms: int, due_ms: int | None = None) -> EventSeen:
+def seen(data: bytes, segment: int, offset: int, time_ms: int, due_ms: int | None = None) -> EventBody:
     """Convert an event, truncating data too large for a browser."""
     due = UNSET if due_ms in (None, time_ms) else due_ms
     media = media_of(data[:16])
     most = PAGE_PICTURE_BYTES if media else PAGE_TEXT_BYTES
     size = len(data) if len(data) > most else UNSET
     if media and size is UNSET:
-        return EventSeen(segment, offset, time_ms, base64=base64.b64encode(data).decode(), media=media, due=due)
+        return EventBody(segment, offset, time_ms, base64=base64.b64encode(data).decode(), media=media, due=due)
     shown = data[: PAGE_TEXT_BYTES if size is not UNSET else most]
     text = _text(shown, is_cut=size is not UNSET)
     if text is not None:
-        return EventSeen(segment, offset, time_ms, text=text, sizeBytes=size, due=due)
-    return EventSeen(segment, offset, time_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size, due=due)
+        return EventBody(segment, offset, time_ms, text=text, sizeBytes=size, due=due)
+    return EventBody(segment, offset, time_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size, due=due)
 
 
-def size_of(event: EventSeen) -> int:
+def size_of(event: EventBody) -> int:
     return len(event.text or "") + len(event.base64 or "")
 
 
-def pause_s(events: Sequence[EventSeen]) -> float:
+def pause_s(events: Sequence[EventBody]) -> float:
     """Return how long to wait after this batch: the duration of a video frame for a picture, and longer for many events
     so that the browser isn't overloaded.
 
-    >>> pause_s([]), pause_s([EventSeen(0, 0, 0)] * 200)
+    >>> pause_s([]), pause_s([EventBody(0, 0, 0)] * 200)
     (0.015, 0.04)
     """
     share = max(len(events) / PAGE_BATCH_EVENTS, sum(map(size_of, events)) / PAGE_BATCH_BYTES)

@@ -24,16 +24,16 @@ from nadi.errors import InvalidArgumentError
 from nadi.limits import (
     EVENT_TIME_MAX,
     EVENT_TIME_MIN,
-    PAGE_ASKED_AT_ONCE,
     PAGE_BATCH_BYTES,
     PAGE_BATCH_EVENTS,
     PAGE_BEAT_S,
     PAGE_BEHIND_S,
+    PAGE_QUERIES_AT_ONCE,
 )
 from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.web.bodies import EventRange, EventSeen, EventsMessage, Played
+from nadi.web.bodies import EventBody, EventRange, EventsMessage, PlaybackRange
 from nadi.web.reading.lanes import NO_TIME, Lanes, TimedEvent
 from nadi.web.reading.payloads import pause_s, seen
 from nadi.web.reading.times import BY_ARRIVAL, BY_EVENT_TIME, CutTimes, clock_by, event_time_of, first_ms, is_indexed
@@ -79,7 +79,7 @@ async def replay_of(manager: StreamManager, scope: str, stream: str, query: Even
         start, end = await asyncio.gather(cuts.named(query.start or "head"), cuts.named(to, end=True))
     from_ms, to_ms = (None if ms is UNSET else ms for ms in (query.from_ms, query.to_ms))
     playing = Playing(start, end, from_ms, to_ms=to_ms, event_time=event_time)
-    if isinstance(query, Played):
+    if isinstance(query, PlaybackRange):
         playing = replace(playing, speed=query.speed, skips_pauses=query.pauses == "skip")
     return playing
 
@@ -162,7 +162,7 @@ async def _pieces(
             each.segment_id: each.created_ms for each in await manager.segment_history(cuts.scope, cuts.stream)
         }
         return [(created_ms.get(piece.segment_id, 0), piece) for piece in slices]
-    stores, clock, turns = stores_of(manager), clock_by(replay.event_time), asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+    stores, clock, turns = stores_of(manager), clock_by(replay.event_time), asyncio.Semaphore(PAGE_QUERIES_AT_ONCE)
 
     async def begins_ms(piece: SegmentSlice) -> int:
         name = segment_name(cuts.scope, cuts.stream, piece.segment_id)
@@ -271,5 +271,5 @@ def _next(lanes: Lanes, next_ms: int | None, at_ms: int) -> int | None:
     return next_ms if next_ms is None or lanes.has_event else at_ms
 
 
-def _seen(events: Iterable[TimedEvent]) -> list[EventSeen]:
+def _seen(events: Iterable[TimedEvent]) -> list[EventBody]:
     return [seen(bytes(event.data or b""), event.segment, event.offset, event.own_ms, event.at_ms) for event in events]

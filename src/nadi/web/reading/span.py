@@ -20,11 +20,11 @@ from nadi.client.reading.boundary import segments_between
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import NotFoundError, UnavailableError
-from nadi.limits import PAGE_ASKED_AT_ONCE, PAGE_INDEX_S, PAGE_INDEXED_AT_ONCE, PAGE_MOMENTS_PAGES, PAGE_STEPS
+from nadi.limits import PAGE_INDEX_S, PAGE_INDEXED_AT_ONCE, PAGE_MOMENTS_PAGES, PAGE_QUERIES_AT_ONCE, PAGE_STEPS
 from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.web.bodies import CutSeen, StepsSeen, StreamSpan
+from nadi.web.bodies import CutBody, SegmentSteps, StreamSpan
 from nadi.web.reading.times import CutTimes, Numbers, clock_by, entries, event_time_of, is_indexed
 from nadi.wire.time_index import earliest_of
 
@@ -42,7 +42,7 @@ async def stream_span(manager: StreamManager, scope: str, stream: str, by: str |
         times = CutTimes(manager, by)
         begins_ms, ends_ms = await asyncio.gather(times.of(info.head), times.of(info.tail))
         return StreamSpan(_cut(info.head, begins_ms), _cut(info.tail, ends_ms), info.is_sealed)
-    stores, turns = stores_of(manager), asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+    stores, turns = stores_of(manager), asyncio.Semaphore(PAGE_QUERIES_AT_ONCE)
     ids = await segments_between(stores, info.head, info.tail)
     is_done = await _index(stores, scope, stream, event_time, ids)
 
@@ -63,8 +63,8 @@ async def stream_span(manager: StreamManager, scope: str, stream: str, by: str |
     return StreamSpan(head, tail, info.is_sealed, event_time.path, steps, unknown)
 
 
-def _cut(cut: StreamCut, time_ms: int | None) -> CutSeen:
-    return CutSeen(cut.as_text(), time_ms)
+def _cut(cut: StreamCut, time_ms: int | None) -> CutBody:
+    return CutBody(cut.as_text(), time_ms)
 
 
 async def _index(stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]) -> bool:
@@ -115,12 +115,12 @@ async def _entries(stores: SegmentStores, segment: str, clock: int, start: int, 
     return sampled
 
 
-def _steps(known: Sequence[_Distribution], first_ms: int, last_ms: int) -> list[StepsSeen]:
+def _steps(known: Sequence[_Distribution], first_ms: int, last_ms: int) -> list[SegmentSteps]:
     count = min(max(PAGE_STEPS // len(known), _LEAST_STEPS), _MOST_STEPS)
     grid = np.linspace(first_ms, max(last_ms, first_ms + 1), count + 1)
     steps = []
     for segment, times, offsets in known:
         before = np.interp(grid, times, offsets)
         before[0], before[-1] = offsets[0], offsets[-1]
-        steps.append(StepsSeen(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
+        steps.append(SegmentSteps(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
     return steps

@@ -15,12 +15,12 @@ from itertools import islice
 
 from nadi.client.aio import StreamManager
 from nadi.client.reading.reader import SliceReader
-from nadi.errors import InvalidArgumentError, RequestTimeoutError, SegmentGoneError, TruncatedError
+from nadi.errors import InvalidArgumentError, RequestTimeoutError, SegmentTruncatedError, TruncatedError
 from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_TAIL_BYTES_A_S, PAGE_TAIL_SEGMENTS
 from nadi.model.event import EventBlock
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
-from nadi.web.bodies import EventSeen, EventsMessage
+from nadi.web.bodies import EventBody, EventsMessage
 from nadi.web.reading.payloads import pause_s, seen, size_of
 
 
@@ -58,7 +58,7 @@ class _LatestEvents:
         self._reader = reader
         self._was_behind = is_behind
         self.is_behind = False
-        self._events: deque[EventSeen] = deque(maxlen=PAGE_BATCH_EVENTS)
+        self._events: deque[EventBody] = deque(maxlen=PAGE_BATCH_EVENTS)
         self._size = self._passed = 0
         self._sent_s = self._pause_s = 0.0
         self._second, self._read_bytes = 0, 0
@@ -77,7 +77,7 @@ class _LatestEvents:
                 block = await self._reader.next_block(remaining_s)
             except RequestTimeoutError:
                 break
-            except (TruncatedError, SegmentGoneError):
+            except (TruncatedError, SegmentTruncatedError):
                 continue  # the reader continues after it
             if block is None:
                 self._has_ended = True
@@ -107,7 +107,7 @@ class _LatestEvents:
             data = bytes(block.data[begin + HEADER_BYTES : end])
             self._append(seen(data, segment, block.offset + begin, now_ms))
 
-    def _append(self, event: EventSeen) -> None:
+    def _append(self, event: EventBody) -> None:
         """Add an event, dropping the oldest ones if there are too many."""
         size = size_of(event)
         while self._events and (len(self._events) == PAGE_BATCH_EVENTS or self._size + size > PAGE_BATCH_BYTES):

@@ -26,8 +26,8 @@ from nadi.errors import AccessDeniedError, InvalidArgumentError, NotFoundError
 from nadi.limits import (
     EVENT_TIME_MIN,
     KIB,
-    PAGE_ASKED_AT_ONCE,
     PAGE_CUT_SEGMENTS,
+    PAGE_QUERIES_AT_ONCE,
     TIME_INDEX_BYTES,
     TIME_INDEX_MOST_MS,
     TIME_INDEX_MS,
@@ -184,7 +184,7 @@ class CutTimes:
     def __init__(self, manager: StreamManager, by: str | None = None) -> None:
         _check_by(by)
         self._manager, self._stores, self._by = manager, stores_of(manager), by
-        self._slots = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+        self._slots = asyncio.Semaphore(PAGE_QUERIES_AT_ONCE)
         self._created_ms: dict[str, dict[int, int]] = {}
         self._event_times: dict[str, EventTime | None] = {}
 

@@ -27,7 +27,7 @@ class MomentLocated(OfSegment, frozen=True):
     is_sealed: Bool
 
 
-class UpdateTableToFreeRoom(WithToken, frozen=True):
+class UpdateTableToFreeSpace(WithToken, frozen=True):
     """UpdateTableEntries for truncations and deletions: accepted for a while on a full disk, too.
 
     make_table: create the table if it doesn't exist.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nadi.errors import (
     ConflictError,
-    EpochGoneError,
+    EpochExpiredError,
     InvalidArgumentError,
     NadiError,
     NotAuthenticatedError,
@@ -30,7 +30,7 @@ CODES: dict[type[NadiError], str] = {  # the first matching type counts
     ConflictError: "FAILED_PRECONDITION",
     NotAuthenticatedError: "UNAUTHENTICATED",
     PermissionDeniedError: "PERMISSION_DENIED",
-    EpochGoneError: "OUT_OF_RANGE",
+    EpochExpiredError: "OUT_OF_RANGE",
 }
 _ALSO = {"ABORTED": ConflictError}  # from other controllers
 _KINDS: dict[str, type[NadiError]] = {code: kind for kind, code in CODES.items()} | _ALSO

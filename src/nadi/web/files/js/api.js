@@ -21,8 +21,6 @@ export function onSignIn(handler) {
   requestSignIn = handler;
 }
 
-export const isSignedIn = () => authorization !== "";
-
 export function signIn(value, isKept) {
   authorization = value;
   if (isKept) sessionStorage.setItem(STORAGE_KEY, value);

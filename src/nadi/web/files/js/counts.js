@@ -9,7 +9,7 @@ const LEAST_STEP_MS = 1000;
 const BY_VALUE = ["keyword", "bool"];
 
 export function countsPanel({ onBy, onTime, onValue }) {
-  const byArrival = el("option", { value: "_arrived" }, "by arrival time");
+  const byArrival = el("option", { value: "_arrival_time" }, "by arrival time");
   const by = el("select.field", { "aria-label": "Count by", onchange: onBy }, byArrival);
   const note = el("span.quiet", { role: "status" });
   const body = el("div.pad");
@@ -26,7 +26,7 @@ export function countsPanel({ onBy, onTime, onValue }) {
       kinds = new Map(fields.map((item) => [item.name, item.kind]));
       fill(by, byArrival, fields.filter((item) => BY_VALUE.includes(item.kind)).map((item) => el("option", { value: item.name }, item.name)));
       by.value = previous;
-      if (by.value !== previous) by.value = "_arrived";
+      if (by.value !== previous) by.value = "_arrival_time";
     },
     // The step for about BARS bars; null for an empty range.
     stepOf({ from, to }) {

@@ -69,11 +69,7 @@ export function sized(canvas, width, height) {
 }
 
 let colours = {};
-let root = document.documentElement; // its style defines the colours
-export function coloursFrom(node) {
-  root = node;
-  forgetColours();
-}
+const root = document.documentElement; // its style defines the colours
 export const theme = () => root.dataset.theme;
 export function colour(name) {
   if (!colours[name]) { // empty before it is attached

@@ -31,7 +31,7 @@ export function overview(main, { signal }) {
   const values = Object.fromEntries(["streams", "scopes", "segments", "events", "bytes"].map((name) => [name, el("div.value", {}, "–")]));
   const tile = (label, name) => el("div.tile", {}, el("div.label", {}, label), values[name]);
   const list = virtualList({ rowHeight: 34, make: row, label: "Streams" });
-  const heads = el("div.cells.heads", {}, head("Stream", "name"), head("Segments", "segments", true), head("Events/s", "events", true), head("Bytes/s", "bytes", true), el("span.quiet", { class: "hide-small" }, "last 2 minutes"));
+  const heads = el("div.cells.heads", {}, head("Stream", "name"), head("Segments", "segments", true), head("Events/s", "events", true), head("Bytes/s", "bytes", true), el("span.quiet", {}, "last 2 minutes"));
   const empty = el("div.pad.quiet", { hidden: true });
   fill(main, el("div.overview", {},
     el("h1", { hidden: true }, "Streams"),

@@ -8,7 +8,7 @@ const MOST_PRETTY_CHARS = 16000; // of an event with one line per value
 const MOST_INDENTS = 40;
 const MOST_PIXELS = 40e6; // of a picture, each taking four bytes
 
-export function bytesOf(base64) {
+function bytesOf(base64) {
   const raw = atob(base64);
   const bytes = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);

@@ -132,7 +132,7 @@ export function searchView(main, { scope, stream, query: parameters, signal }) {
     const own = round;
     try {
       const by = counts.by();
-      if (by !== "_arrived") return counts.showValues(by, await ask(`${data}/search/counts?${params({ by, limit: 12 })}`, own.signal));
+      if (by !== "_arrival_time") return counts.showValues(by, await ask(`${data}/search/counts?${params({ by, limit: 12 })}`, own.signal));
       const { head, tail } = await ask(`${data}/span`, own.signal);
       const range = { from: Math.max(request.since ?? 0, head.time ?? 0), to: Math.min(request.until ?? Infinity, tail.time ?? 0) };
       const step = counts.stepOf(range);

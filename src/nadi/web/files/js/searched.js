@@ -53,12 +53,12 @@ const links = (names, address) => el("div.row", {}, names.map((name) => el("a.bu
 // The state of an index.
 export function indexLine(index, scope, stream) {
   const command = (verb) => el("code", {}, `nadi search ${verb} ${scope} ${stream}`);
-  const state = lag(index.bytesBehind, index.bytesOfPast);
+  const state = lag(index.lagBytes, index.backfillBytes);
   const notes = [
     index.isStopped ? el("span.warn", {}, "stopped: resume with ", command("run")) : null,
-    !index.isStopped && !index.indexers && index.bytesBehind ? el("span.warn", {}, "no indexer is running: ", command("run")) : null,
-    index.bytesOfPast ? el("span.warn", {}, `${bytes(index.bytesOfPast)} to backfill: `, command("backfill")) : null,
-    index.unfit ? el("span.warn", {}, `${count(index.unfit)} events didn't parse`) : null,
+    !index.isStopped && !index.indexers && index.lagBytes ? el("span.warn", {}, "no indexer is running: ", command("run")) : null,
+    index.backfillBytes ? el("span.warn", {}, `${bytes(index.backfillBytes)} to backfill: `, command("backfill")) : null,
+    index.invalid ? el("span.warn", {}, `${count(index.invalid)} events didn't parse`) : null,
     index.gaps ? el("span.warn", {}, `${count(index.gaps)} gaps`) : null,
   ];
   return [state, el("span.soft", {}, `${count(index.events)} events indexed`), notes];
@@ -85,11 +85,11 @@ export function standingPanel(scope, onQuery) {
       node.hidden = !standing;
       if (!standing) return;
       const [of, name] = standing.hits.split("/");
-      fill(status, lag(standing.bytesBehind, 0), `${count(standing.found)} hits of ${count(standing.events)} events, in`,
+      fill(status, lag(standing.lagBytes, 0), `${count(standing.hitCount)} hits of ${count(standing.events)} events, in`,
         el("a", { href: path`#/stream/${of}/${name}` }, of === scope ? name : standing.hits),
         standing.catchingUp ? el("span.warn", {}, `${count(standing.catchingUp)} still matching past events`) : null,
         standing.isStopped ? el("span.warn", {}, "stopped") : null,
-        !standing.isStopped && !standing.matchers && standing.bytesBehind ? el("span.warn", {}, "no matcher is running") : null);
+        !standing.isStopped && !standing.matchers && standing.lagBytes ? el("span.warn", {}, "no matcher is running") : null);
       fill(body, standing.first.map((item) => el("tr", {}, el("td.nowrap", {}, item.name), el("td.mono", {}, item.query),
         el("td.right", {}, el("button.button.plain", { type: "button", "aria-label": `Search with ${item.name}`, onclick: () => onQuery(item.query) }, "Search")))));
       more.hidden = standing.queries <= standing.first.length;

@@ -38,15 +38,3 @@ export function scalings(spans) {
   return [...times.values()].filter((item) => item.added && item.removed && item.added !== item.removed)
     .map((item) => ({ ms: item.ms, kind: item.added > item.removed ? "split" : "merge" }));
 }
-
-// The rate of the whole stream over time, as steps: [{ms, rate}]
-export function profile(spans) {
-  const changes = [];
-  for (const item of spans) {
-    if (!(item.rate > 0)) continue;
-    changes.push([item.from, item.rate], [item.to, -item.rate]);
-  }
-  changes.sort((a, b) => a[0] - b[0]);
-  let rate = 0;
-  return changes.map(([ms, change]) => ({ ms, rate: (rate += change) }));
-}

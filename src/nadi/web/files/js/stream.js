@@ -147,7 +147,7 @@ function legend() {
     key("mark", "bookmark"), key("slice", "slice"), key("group", "reader group"), el("span", {}, "▲ split  ▼ merge"), el("span", {}, "hatched: truncated"));
 }
 
-export function tabs(items) {
+function tabs(items) {
   const list = el("div.tabs", { role: "tablist" });
   const body = el("div", { role: "tabpanel", tabIndex: 0 });
   const buttons = items.map(([text, node, begin], i) => el("button", { type: "button", role: "tab", onclick: () => pick(i), onkeydown: (event) => {

@@ -22,9 +22,9 @@ function table(label, heads) {
 
 // At low rates, times are only accurate to ten seconds: a group with bytes to read is behind, whatever its lag in seconds.
 function behind(group) {
-  if (group.secondsBehind === null) return "–";
-  if (group.secondsBehind >= 1) return span(group.secondsBehind * 1000);
-  return group.bytesBehind ? "seconds" : "at the tail";
+  if (group.lagSeconds === null) return "–";
+  if (group.lagSeconds >= 1) return span(group.lagSeconds * 1000);
+  return group.lagBytes ? "seconds" : "at the tail";
 }
 
 export function groupsTable(model) {
@@ -38,8 +38,8 @@ export function groupsTable(model) {
         el("td.num", {}, count(item.readers)),
         el("td.mono", {}, item.position ? when(item.position.time) : item.why || "unknown"),
         el("td.num", {}, behind(item)),
-        el("td.num", {}, bytes(item.bytesBehind)),
-        el("td.num", {}, item.eventsBehind === null ? "–" : `${item.eventsBehind ? "~" : ""}${count(item.eventsBehind)}`),
+        el("td.num", {}, bytes(item.lagBytes)),
+        el("td.num", {}, item.lagEvents === null ? "–" : `${item.lagEvents ? "~" : ""}${count(item.lagEvents)}`),
       ]), groups ? "No reader groups read this stream." : "…", troubles.groups);
     },
   };

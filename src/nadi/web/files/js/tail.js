@@ -1,6 +1,6 @@
 // A stream's events as they arrive, the newest at the bottom.
 
-import { el, fill, say } from "./dom.js";
+import { el, say } from "./dom.js";
 import { follow } from "./follow.js";
 import { clock, count, segment, short } from "./format.js";
 import { shown } from "./payload.js";
