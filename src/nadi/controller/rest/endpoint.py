@@ -70,7 +70,7 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
-    allowed = headers.get("Allow", "").replace(", HEAD", "").replace("HEAD, ", "")
+    allowed = ", ".join(sorted({*headers.get("Allow", "").split(", ")} - {"HEAD"}))
     words = {404: "this path does not exist", 405: f"this path does not support {request.method}, only {allowed}"}
     message = words.get(error.status_code, error.detail)
     if error.status_code in words:
