@@ -97,8 +97,8 @@ CHUNK = r"LOST +stream s/t, segment .*: bytes [\d,]+ to [\d,]+ "
         (damaged_log, None, ""),
         (without_tier2, None, ""),
         (without_log, None, ""),
-        (empty, 1, "not a nadi data folder"),
-        (foreign, 1, "not a nadi data folder"),
+        (empty, 2, "not a nadi data folder"),
+        (foreign, 2, "not a nadi data folder"),
         (without_anything_in_a_container, None, ""),
     ],
 )

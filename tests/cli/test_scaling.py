@@ -101,7 +101,7 @@ def test_stream_create_with_contradictory_policies_fails(busy: Shell) -> None:
         (("--events-per-s", "5", "--kib-per-s", "5"), "--kib-per-s"),
         (("--scale-factor", "4"), "--scale-factor"),
     ):
-        refused = busy.run(*create, *options, code=1)
+        refused = busy.run(*create, *options, code=2)
         assert named in refused.output
     assert busy.run(*create, "--events-per-s", "0", code=2).output
     assert busy.run(*create, "--scale-factor", "1", "--events-per-s", "5", code=2).output

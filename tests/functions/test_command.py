@@ -130,7 +130,7 @@ def test_run_command_with_invalid_options_fails() -> None:
         ("--header", ["--target", "http://127.0.0.1:1", *here, "--header", "nonsense"]),
     ):
         result = CliRunner().invoke(app, ["function", "run", *arguments])
-        assert (result.exit_code, "Traceback" in result.output) == (1, False), arguments
+        assert (result.exit_code, "Traceback" in result.output) == (2, False), arguments
         assert named in result.output, arguments
 
 

@@ -163,7 +163,7 @@ def export(
     except NadiError:  # includes timeouts of the server, which are OSErrors
         raise
     except OSError as error:
-        raise InvalidArgumentError(f"can't write {file}: {error.strerror or error}") from None
+        raise NadiError(f"can't write {file}: {error.strerror or error}") from None
     except KeyboardInterrupt:
         warn(f"{file} was not written")
         raise typer.Exit(INTERRUPTED) from None
