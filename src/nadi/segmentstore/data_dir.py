@@ -389,9 +389,11 @@ def container_names(numbers: Iterable[int]) -> str:
 
 
 def unexpected_containers(folder: Path, count: int) -> list[str]:
-    """Describe each container beyond `count`, and what to do about it."""
-    others = [path.name for number, path in container_folders(folder).items() if number >= count]
-    return [f"{name} is unexpected: `{STORE}` says {count} containers; move it elsewhere" for name in others]
+    """Describe each folder or file named as a container beyond `count`, and what to do about it."""
+    matches = [match for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name))]
+    others = sorted((int(match[1]), match[0]) for match in matches if int(match[1]) >= count)
+    said = plural(count, "container")
+    return [f"{name} is unexpected: `{STORE}` says {said}; move it elsewhere" for _, name in others]
 
 
 def check_is_whole(folder: Path) -> None:
