@@ -110,7 +110,7 @@ def test_check_changes_nothing(folder: Path, make: Callable[[Path], None], code:
     assert re.search(pattern, result.output), result.output
     assert everything(folder) == before
     if make in (empty, foreign):
-        assert command("repair", folder, "--yes").exit_code == 1
+        assert command("repair", folder, "--yes").exit_code == 2
         assert everything(folder) == before
     elif pattern == SOUND:
         stored = contents(folder)

@@ -53,7 +53,7 @@ def parse_query(call: RestCall, kind: type[T]) -> T:
         raise InvalidArgumentError(f"invalid query: {error}") from None
 
 
-def _allowed(schema: dict[str, Any]) -> str:
+def _allowed(schema: Mapping[str, Any]) -> str:
     """Describe the values of a schema in words.
 
     >>> _allowed({"enum": ["first", "last"], "default": "first"}), _allowed({"type": "integer", "minimum": 1})

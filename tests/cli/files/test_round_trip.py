@@ -321,7 +321,7 @@ def test_failed_export_keeps_the_existing_file(shell: Shell, tmp_path: Path, wri
     error = shell.run("export", "home", "meters", str(nowhere), code=1).stderr
     assert str(nowhere) in error.replace("\n", "")
     (tmp_path / "folder.jsonl.part").mkdir()
-    shell.run("export", "home", "meters", str(tmp_path / "folder.jsonl"), code=2)
+    shell.run("export", "home", "meters", str(tmp_path / "folder.jsonl"), code=1)
     assert file.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.jsonl.part", "old.jsonl"]
     shell.run("export", "home", "meters", str(file), "--force")
