@@ -53,7 +53,7 @@ class OptionKind(Enum):
 
     TEXT = "a string"
     NUMBER = "a whole number"
-    SIZE = "a size, such as 20GiB"
+    SIZE = "a size"
     SWITCH = "true or false"
     TEXTS = "a list of strings"
 
@@ -115,7 +115,7 @@ class ConfigOption:
         if self.kind is not OptionKind.NUMBER or self.least is None:
             return self.kind.value
         limits = f", {self.least} or more" if self.most is None else f" from {self.least} to {self.most}"
-        return f"{self.kind.value}{limits}"
+        return f"{self.kind.value}{' of seconds' * self.name.endswith('_s')}{limits}"
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -423,6 +423,11 @@ class ServerConfig:
                 raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it must be at least {least:,}")
         if (self.security.tls_certificate is None) != (self.security.tls_key is None):
             raise InvalidArgumentError("TLS needs both --tls-cert and --tls-key")
+        if self.security.bearer_keys is not None and not (
+            self.security.bearer_issuer and self.security.bearer_audience
+        ):
+            keys, issuer, audience = (name(OPTIONS[f"bearer_{part}"]) for part in ("keys", "issuer", "audience"))
+            raise InvalidArgumentError(f"{keys} needs the tokens' issuer and audience: set {issuer} and {audience}")
 
     def _value(self, option: ConfigOption) -> Any:
         return getattr(self.security if option.name in _SECURITY_OPTIONS else self, option.name)

@@ -160,8 +160,8 @@ class WriterNotFoundError(NotFoundError):
 
 
 class BookmarkNotFoundError(NotFoundError):
-    def __init__(self, scope: str, name: str) -> None:
-        super().__init__(f"bookmark {name[:60]!r} not found in scope {scope}: create it, or check its spelling")
+    def __init__(self, scope: str, name: str, advice: str = "create it, or check its spelling") -> None:
+        super().__init__(f"bookmark {name[:60]!r} not found in scope {scope}: {advice}")
         self.scope, self.name = scope, name
 
 
@@ -385,7 +385,7 @@ class DataFolderError(NadiError):
 
 class DataFolderLockedError(DataFolderError):
     def __init__(self, folder: str, owner: str) -> None:
-        super().__init__(f"{folder} is in use by another server ({owner}): stop it, or give another --data")
+        super().__init__(f"{folder} is in use by another server ({owner}): stop it, or use another folder")
         self.folder = folder
 
 
@@ -402,7 +402,7 @@ class DataFolderVersionError(DataFolderError):
     def __init__(self, folder: str, actual: object, expected: int) -> None:
         super().__init__(
             f"the data folder {folder} has format {actual}; this version of nadi reads format {expected}: "
-            "use the version that wrote it, or another folder with --data"
+            "use the version that wrote it, or another folder"
         )
         self.folder, self.actual, self.expected = folder, actual, expected
 

@@ -50,11 +50,11 @@ class _LoopbackClient:
 class OwnClients:
     """A pool of clients by credentials: `async with clients.of(authorization) as manager`.
 
-    answer_s: request timeout. door: None until the server's ports are open. ended: called with each closed client.
+    answer_s: request timeout. ports: None until the server's ports are open. ended: called with each closed client.
     """
 
-    def __init__(self, answer_s: float, door: ServerPorts | None = None) -> None:
-        self.door = door
+    def __init__(self, answer_s: float, ports: ServerPorts | None = None) -> None:
+        self.ports = ports
         self.ended: list[Callable[[StreamManager], object]] = []
         self._answer_s = answer_s
         self._open: dict[str, _LoopbackClient] = {}
@@ -88,7 +88,7 @@ class OwnClients:
 
     async def index_times(self, name: tuple[str, str], event_time: str, segments: Iterable[int]) -> None:
         """Index the event times of these segments, for retention by event time without cuts."""
-        async with self.of(self.door.token if self.door is not None else "") as manager:
+        async with self.of(self.ports.token if self.ports is not None else "") as manager:
             index = await asyncio.to_thread(import_module, "nadi.client.stream_cuts.event_index")
             from nadi.client.manager.streams import stores_of
 
@@ -96,22 +96,22 @@ class OwnClients:
 
     async def close(self) -> None:
         """Close all clients and cancel their requests."""
-        self.door = None
+        self.ports = None
         for authorization in list(self._open):
             self._end(authorization)
         await asyncio.gather(*self._closing)
 
     async def _opened(self, authorization: str) -> StreamManager:
-        if self.door is None:
+        if self.ports is None:
             raise UnavailableError("the server is starting or stopping: try again, or watch /v1/health")
         if len(self._open) >= OWN_CLIENTS:
             idle = next((name for name, client in self._open.items() if not client.users), None)
             if idle is None:
                 raise UnavailableError(f"the limit of {OWN_CLIENTS} concurrent REST callers is reached: try again")
             self._end(idle)
-        door = self.door
+        ports = self.ports
         await asyncio.to_thread(import_module, "nadi.client.aio")
-        return _client(door, authorization, self._answer_s)
+        return _client(ports, authorization, self._answer_s)
 
     def _end(self, authorization: str) -> None:
         client = self._open.pop(authorization)
@@ -124,8 +124,8 @@ class OwnClients:
         task.add_done_callback(self._closing.discard)
 
 
-def _client(door: ServerPorts, authorization: str, answer_s: float) -> StreamManager:
-    """Create a client that ignores credentials in the environment, and locates segments through `door` if possible,
+def _client(ports: ServerPorts, authorization: str, answer_s: float) -> StreamManager:
+    """Create a client that ignores credentials in the environment, and locates segments through `ports` if possible,
     whatever address is advertised."""
     from nadi.client.aio import StreamManager
     from nadi.client.control.controller import ControllerClient
@@ -133,12 +133,12 @@ def _client(door: ServerPorts, authorization: str, answer_s: float) -> StreamMan
 
     class LoopbackController(ControllerClient):
         async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-            endpoint_of = door.endpoint_of
+            endpoint_of = ports.endpoint_of
             return endpoint_of(segment) if endpoint_of is not None else await super().segment_endpoint(segment)
 
         async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
-            return door.token or await super().delegation_token(scope, stream, write=write)
+            return ports.token or await super().delegation_token(scope, stream, write=write)
 
     credentials = EncodedCredentials(authorization) if authorization else None
-    security = Security(credentials, door.tls, door.trusted, not door.is_own)
-    return StreamManager(controller=LoopbackController(door.controller, security, answer_s))
+    security = Security(credentials, ports.tls, ports.trusted, not ports.is_own)
+    return StreamManager(controller=LoopbackController(ports.controller, security, answer_s))

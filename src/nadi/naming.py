@@ -76,6 +76,15 @@ def check_path(label: str, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def plural(count: int, noun: str) -> str:
+    """Return the count and the noun.
+
+    >>> plural(1, "container"), plural(2_000, "event")
+    ('1 container', '2,000 events')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def segment_id(number: int, epoch: int = 0) -> int:
     return epoch << 32 | number
 

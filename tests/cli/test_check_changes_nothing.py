@@ -97,8 +97,8 @@ CHUNK = r"LOST +stream s/t, segment .*: bytes [\d,]+ to [\d,]+ "
         (damaged_log, None, ""),
         (without_tier2, None, ""),
         (without_log, None, ""),
-        (empty, 1, "not a nadi data folder"),
-        (foreign, 1, "not a nadi data folder"),
+        (empty, 2, "not a nadi data folder"),
+        (foreign, 2, "not a nadi data folder"),
         (without_anything_in_a_container, None, ""),
     ],
 )
@@ -110,7 +110,7 @@ def test_check_changes_nothing(folder: Path, make: Callable[[Path], None], code:
     assert re.search(pattern, result.output), result.output
     assert everything(folder) == before
     if make in (empty, foreign):
-        assert command("repair", folder, "--yes").exit_code == 1
+        assert command("repair", folder, "--yes").exit_code == 2
         assert everything(folder) == before
     elif pattern == SOUND:
         stored = contents(folder)

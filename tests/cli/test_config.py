@@ -100,7 +100,7 @@ def test_verbose_and_log_level_override_each_other_by_precedence(tmp_path: Path)
         "",
         'data = "/d"\nport = 0\nverbose = true\nlog-max = "20GiB"\ntier2 = "s3://b/p"\ntier2-option = ["region=eu"]',
         'store = "s3://b/p"\nlog = "nats://h/S"\nlog-option = ["replicas=3"]\ncache = "/c \\"ä\\\\"',
-        'workers = 2\nhost = "0.0.0.0"\nadvertised-host = "h"\ntls-cert = "c"\ntls-key = "k"\nusers-file = "u"',
+        'workers = 2\nhost = "0.0.0.0"\nadvertised-host = "h"\ninsecure-public = true',
     ],
 )
 def test_print_config_prints_an_equivalent_file(settings: str, tmp_path: Path) -> None:
@@ -119,6 +119,8 @@ def test_print_config_hides_secrets_and_starts_nothing(tmp_path: Path, monkeypat
     text = run(
         "--bearer-keys",
         "https://me:hush@keys.example/jwks?sig=hush",
+        "--bearer-issuer=i",
+        "--bearer-audience=a",
         "--print-config",
         environment={"AWS_SECRET_ACCESS_KEY": "hush"},
     )
@@ -168,7 +170,12 @@ def test_print_config_hides_secrets_and_starts_nothing(tmp_path: Path, monkeypat
         (f"port = {'9' * 5_000}", "is not TOML: "),
         ("bearer-issuer = 'https://login.example'", "--bearer-keys"),
         ("bearer-claim = 'rights'\nusers-file = 'u'", "--bearer-keys"),
+        ("bearer-keys = 'k'", "set --bearer-issuer and --bearer-audience"),
         ("token-lifetime = 60", "--users-file"),
+        ("tier2 = 's3:/bucket'", "tier2: 's3:/bucket' names no bucket"),
+        ("store = 'foo://x'", "store: 'foo://x' is not a store"),
+        ("store = 'hdfs://h:1/x'", "store: hdfs://h:1/x: HDFS can't"),
+        ("store = 's3://b/p'\nlog = 'nats://h'", "log: nats://h: use nats://"),
         ("signing-key = 'k'", "--users-file"),
         ("port = 9091\nrest-port = 9091", "rest-port are both 9091"),
     ],
@@ -198,6 +205,9 @@ def test_unreadable_file_fails(tmp_path: Path) -> None:
 def test_print_config_checks_what_a_start_requires(tmp_path: Path) -> None:
     assert "--insecure-public" in run("--host", "0.0.0.0", "--print-config", code=2)
     assert "--tls-key" in run("--tls-cert", "c", "--print-config", code=2)
+    missing = str(tmp_path / "missing")
+    assert missing in run("--users-file", missing, "--print-config", code=2)
+    assert missing in run("--tls-cert", missing, "--tls-key", missing, "--print-config", code=2)
 
 
 @pytest.mark.parametrize("name", ["tier2", "store", "log-max", "host", "advertised-host", "bearer-keys"])

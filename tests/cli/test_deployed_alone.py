@@ -165,7 +165,8 @@ def test_example_settings_are_valid_even_if_commented_out(tmp_path: Path) -> Non
         file = tmp_path / f"{number}.toml"
         file.write_text(settings)
         done = CliRunner().invoke(app, ["up", "--config", str(file), "--print-config"])
-        assert done.exit_code == 0, done.output
+        missing = "TLS can't use /etc/nadi/server.pem"  # files are checked last
+        assert done.exit_code == 0 or (number == 1 and missing in done.output), done.output
 
 
 # --- the image -------------------------------------------------------------------------------------------

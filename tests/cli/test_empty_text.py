@@ -30,7 +30,7 @@ from tests.cli.test_streams import Shell
         (("migrate", "", "s3://bucket/nadi"), "FROM"),
         (("passwd", "", "ann"), "file"),
         (("export", "home", "meters", ""), "file"),
-        (("import", "", "home", "meters"), "file"),
+        (("import", "home", "meters", ""), "file"),
         (("read", "home", "meters", "--from", ""), "--from"),
         (("read", "home", ""), "SCOPE STREAM"),
         (("bookmark", "create", "home", "meters", ""), "name"),

@@ -53,7 +53,7 @@ def test_group_create_and_reset_set_positions(shell: Shell, manager: nadi.Stream
         (["--to", text], "home/clicks"),
         (["--checkpoint", "none"], "'none'"),
     ):
-        assert named in shell.run(*reset, *wrong, "--yes", code=1).stderr.replace("\n", " "), wrong
+        assert named in shell.run(*reset, *wrong, "--yes", code=2).stderr.replace("\n", " "), wrong
     assert unread_events(manager, "both") == {"home/meters": 10, "home/clicks": 5}
 
 
@@ -72,7 +72,7 @@ def test_group_checkpoints_and_offline_readers(shell: Shell, manager: nadi.Strea
         (only,) = manager.current_segments("home", "meters")
         assert (noon["checkpoint"], noon["stream"]) == ("noon", "home/meters")
         assert nadi.StreamCut.from_text(noon["cut"]).positions.keys() == {only.segment_id}
-        refused = shell.run("group", "offline", "home", "one", "r2", "--yes", code=1).stderr
+        refused = shell.run("group", "offline", "home", "one", "r2", "--yes", code=2).stderr
         assert "'r2'" in refused
         assert "r1" in refused
         assert (

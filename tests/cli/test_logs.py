@@ -113,7 +113,7 @@ def test_failed_start_is_logged_in_the_log_format(tmp_path: Path) -> None:
     data.write_text("no folder")
     command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", "--data", str(data), "--log-format", "json"]
     done = subprocess.run(command, text=True, capture_output=True, timeout=WAIT_S)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = [json.loads(text) for text in done.stderr.splitlines()]
     assert line["level"] == "CRITICAL"
     assert str(data) in line["message"]

@@ -47,7 +47,7 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_show_prints_unknown_values_as_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
-    show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], form=Form.TABLE, empty="")
+    show([{"name": "f", "unread_bytes": None}], ["name", "unread_bytes"], form=Form.TABLE, empty="")
     assert capsys.readouterr().out.split() == ["name", "unread", "bytes", "f", "-"]
 
 

@@ -70,7 +70,7 @@ def test_scaling_log_contains_a_split_and_its_reason(busy: Shell) -> None:
     assert "0.#epoch.0" in output
     assert "split" in output
     assert re.search(r"\b0-0\.\d", output)
-    while not any(row["events/s"] for row in busy.json("stream", "segments", "home", "spread")):
+    while not any(row["events_per_s"] for row in busy.json("stream", "segments", "home", "spread")):
         assert time.monotonic() < end, "new segments have a rate half a second after their first events"
         time.sleep(0.1)
     assert len(busy.json("stream", "segments", "home", "spread")) >= 2
@@ -101,7 +101,7 @@ def test_stream_create_with_contradictory_policies_fails(busy: Shell) -> None:
         (("--events-per-s", "5", "--kib-per-s", "5"), "--kib-per-s"),
         (("--scale-factor", "4"), "--scale-factor"),
     ):
-        refused = busy.run(*create, *options, code=1)
+        refused = busy.run(*create, *options, code=2)
         assert named in refused.output
     assert busy.run(*create, "--events-per-s", "0", code=2).output
     assert busy.run(*create, "--scale-factor", "1", "--events-per-s", "5", code=2).output

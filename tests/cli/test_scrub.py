@@ -59,9 +59,9 @@ def test_scrub_reports_damage(server: nadi.standalone.EmbeddedServer, monkeypatc
     (chunk,) = chunk_of(server.folder)
     chunk.unlink()
     output = shell.run("scrub", code=1).output
-    assert "1 damaged ranges" in output
+    assert "1 damaged range\n" in output
     assert "home/clicks/0.#epoch.0" in output
-    assert "1 damaged ranges" in shell.run("scrub", "--status", code=1).output
+    assert "1 damaged range\n" in shell.run("scrub", "--status", code=1).output
     request = Request(f"{server.rest_uri}/v1/health/details/scrub", headers={"Authorization": user("root").header()})
     with urlopen(request) as reply:
         details = msgspec.json.decode(reply.read())

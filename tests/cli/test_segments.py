@@ -68,7 +68,7 @@ def test_segments_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suf
     ],
 )
 def test_segments_with_conflicting_options_fails(shell: Shell, options: list[str], named: str) -> None:
-    printed = shell.run("stream", "segments", "home", "scaled", *options, code=1)
+    printed = shell.run("stream", "segments", "home", "scaled", *options, code=2)
     assert named in " ".join(printed.output.split())
 
 

@@ -48,7 +48,7 @@ def test_command_without_server_prints_a_notice_and_an_error(command: str) -> No
     ],
 )
 def test_command_with_an_invalid_address_fails_at_once(address: str) -> None:
-    assert address in Shell(address).run("scope", "list", code=1).stderr.replace("\n", "")
+    assert address in Shell(address).run("scope", "list", code=2).stderr.replace("\n", "")
 
 
 def test_messages_of_libraries_are_not_printed() -> None:

@@ -27,7 +27,7 @@ def test_stream_table_create_list_show_delete(shell: Shell) -> None:
     assert shell.run(*define).output == "created stream table meters of stream home/meters: meter string, wh int64\n"
     assert "already exists" in shell.run(*define, code=1).output
     assert shell.run(*define, "--replace", "--note", "power").exit_code == 0
-    assert "'whh'" in shell.run(*define, "--replace", "--key", "whh", code=1).output
+    assert "'whh'" in shell.run(*define, "--replace", "--key", "whh", code=2).output
     (row,) = shell.json("stream-table", "list", "home", "--stream", "meters")
     assert (row["table"], row["key"], row["schema"], row["note"]) == (
         "meters", ["meter"], "meter string, wh long", "power",
@@ -67,7 +67,7 @@ def test_sql_of_latest_rows_and_changes(shell: Shell) -> None:
     later = f"changes('home.last') for system_time from '{end}' to 'now'"
     assert shell.run("sql", counted.format(later), "-o", "csv").stdout == "what,n\nupdate_after,3\nupdate_before,3\n"
     both = "select a.wh - b.wh as d from latest('home.last') a join home.meters b using (segment_id, \"offset\")"
-    assert "wh" in shell.run("sql", both, code=1).output, "the stream lacks the column"
+    assert "wh" in shell.run("sql", both, code=2).output, "the stream lacks the column"
     for query, named in (
         ("from latest('last')", "--scope"),
         ("from latest('home.meters')", "'meters'"),
@@ -75,7 +75,7 @@ def test_sql_of_latest_rows_and_changes(shell: Shell) -> None:
         ("from latest('home.last') for system_time from 'head' to 'tail'", "system_time as of"),
         ("from changes('home.last') for slice 'early'", "system_time from"),
     ):
-        assert named in shell.run("sql", query, code=1).output
+        assert named in shell.run("sql", query, code=None).output
     assert shell.run("sql", "select 1 as latest, 'latest(''x'')' as changes", "-o", "csv").stdout == (
         "latest,changes\n1,latest('x')\n"
     )
@@ -98,7 +98,7 @@ def test_write_changes_continues_where_it_stopped(shell: Shell) -> None:
     assert "wrote 0 changes" in shell.run(*write, "tail").output
     output = shell.run("sql", "select meter, wh from latest('home.usage-changes') order by 1", "-o", "csv").stdout
     assert output == "meter,wh\nm0,3\nm1,4\nm2,5\n"
-    refused = shell.run(*write, "tail", "--on-unknown-commit", "perhaps", code=1).output
+    refused = shell.run(*write, "tail", "--on-unknown-commit", "perhaps", code=2).output
     assert ("on_unknown_commit" in refused, "wrote" in refused) == (True, False)
     assert "'metres'" in shell.run("stream-table", "write-changes", "home", "metres", "x", code=1).output
     for name in ("usage", "usage-changes"):

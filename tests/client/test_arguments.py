@@ -15,6 +15,7 @@ import nadi
 import nadi.client as client
 from nadi.client import KeyValueTableConfiguration, ScalingPolicy, StateKind, StreamManager
 from nadi.client.serializers import Arrow, Json, Msgpack, Struct
+from nadi.client.writing.blocks import as_bytes
 from nadi.errors import InvalidArgumentError, InvalidNameError, InvalidStreamCutError
 
 BAD_TIMES = ("5", -1, -0.001, math.nan, math.inf, True)
@@ -324,6 +325,20 @@ def test_right_arguments_are_accepted(world: World) -> None:
     manager.update_stream("o", "a", scaling=ScalingPolicy.fixed(1), retention=None, tags={"a"})
     manager.table("o", "plain").put(memoryview(b"key"), bytearray(b"value"))
     assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(60))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: StreamManager("tcp://h:99999"), "port 99999 of 'tcp://h:99999' is out of range: use 1 to 65535"),
+        (lambda: nadi.embedded(5), "the data folder can't be 5: pass a path"),  # type: ignore[arg-type]
+        (lambda: as_bytes(97), "an event must be bytes, not int: pass a list of events"),  # of `write_batch(b"a")`
+    ],
+)
+def test_messages_say_what_to_pass_instead(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        call()
+    assert str(error.value) == message
 
 
 def test_messages_name_the_parameter_and_the_value(world: World) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import nadi
 from nadi.config import ServerConfig
-from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
+from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.standalone.workers import Workers
 from tests.cluster.servers import NOBODY_DIES
 from tests.support.ports import free_port
@@ -98,7 +98,7 @@ def test_shared_port_always_answers_metrics_of_one_worker(tmp_path: Path, monkey
 
 def test_data_folder_is_rejected_by_workers(tmp_path: Path) -> None:
     nadi.embedded(tmp_path / "data").stop()
-    with pytest.raises(StoreError), workers_of(1, tmp_path / "data"):
+    with pytest.raises(InvalidArgumentError, match="nadi migrate"), workers_of(1, tmp_path / "data"):
         pass
 
 
@@ -107,7 +107,7 @@ def test_workers_folder_is_rejected_by_server(tmp_path: Path) -> None:
     with workers_of(1, tmp_path / "data"):
         pass
     before = sorted(path.name for path in (tmp_path / "data").iterdir())
-    with pytest.raises(DataFolderError, match="nadi up --workers N"):
+    with pytest.raises(InvalidArgumentError, match="nadi up --workers N"):
         nadi.embedded(tmp_path / "data")
     assert set(before) >= {path.name for path in (tmp_path / "data").iterdir()} - {"lock"}
 

@@ -130,7 +130,7 @@ def test_run_command_with_invalid_options_fails() -> None:
         ("--header", ["--target", "http://127.0.0.1:1", *here, "--header", "nonsense"]),
     ):
         result = CliRunner().invoke(app, ["function", "run", *arguments])
-        assert (result.exit_code, "Traceback" in result.output) == (1, False), arguments
+        assert (result.exit_code, "Traceback" in result.output) == (2, False), arguments
         assert named in result.output, arguments
 
 
@@ -268,7 +268,7 @@ async def test_function_of_a_deleted_stream_is_listed_with_others(
     await manager.seal_stream(nadi_scope, "in")
     await manager.delete_stream(nadi_scope, "in")
     [row] = json.loads(await nadi_command(nadi_server, "function", "list", nadi_scope, "--json"))
-    assert (row["events"], row["unread bytes"]) == (50, None)
+    assert (row["events"], row["unread_bytes"]) == (50, None)
     await manager.create_stream(nadi_scope, "in", 1)
     assert "echo" in await nadi_command(nadi_server, "function", "list", nadi_scope)
     assert "echo" in await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)

@@ -29,8 +29,8 @@ async def test_the_guide_to_functions(
     assert sorted(files) == ["again.py", "billing.py", "summing.py"]
     for name, block in files.items():
         (tmp_path / name).write_text(block)
-    shell = re.findall(r"```console\n(.*?)```", text.replace(" home", f" {nadi_scope}"), re.DOTALL)
-    [*create, _] = re.findall(r"^\$ (.*)$", shell[0], re.M)
+    shell = re.findall(r"```sh\n(.*?)```", text.replace(" home", f" {nadi_scope}"), re.DOTALL)
+    [*create, _] = shell[0].splitlines()
     environment = {
         **os.environ,
         "NADI_CONTROLLER": nadi_server.controller_uri,

@@ -55,7 +55,7 @@ def _write(server: EmbeddedServer, stream: str, lines: list[str], folder: Path) 
 def _import(server: EmbeddedServer, stream: str, lines: list[str], folder: Path) -> str:
     rows = [f'{{"text": {json.dumps(line)}, "key": {line.rpartition("key")[2][3:]}' for line in lines]
     (folder / "a.jsonl").write_text("\n".join(rows))
-    return _command(server, "import", str(folder / "a.jsonl"), "in", stream)
+    return _command(server, "import", "in", stream, str(folder / "a.jsonl"))
 
 
 def _post(server: EmbeddedServer, stream: str, body: str, media: str, **query: str) -> str:

@@ -50,7 +50,7 @@ def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Met
         again.wait()
     assert "stopped" in command(uri, "status", meters.scope, "meters-lake").stdout
     (row,) = json.loads(command(uri, "list", meters.scope, "--json").stdout)
-    assert (row["lake"], row["wanted"], row["writers"]) == ("meters-lake", "no", 0)
+    assert (row["lake"], row["stopped"], row["writers"]) == ("meters-lake", True, 0)
     assert command(uri, "delete", meters.scope, "meters-lake", "--yes").exit_code == 0
     assert json.loads(command(uri, "list", meters.scope, "--json").stdout) == []
 
@@ -60,12 +60,11 @@ def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Met
     [
         ["run", "home", "meters", "--catalog", "a=1", "--catalog", "a=2"],
         ["run", "home", "meters", "--once", "--define-only"],
-        ["status", "home", "none"],
     ],
 )
 def test_lake_command_with_invalid_options_fails(nadi_server: RestartableServer, words: list[str]) -> None:
     done = command(nadi_server.controller_uri, *words)
-    assert (done.exit_code, "Traceback" in done.output) == (1, False), done.output
+    assert (done.exit_code, "Traceback" in done.output) == (2, False), done.output
 
 
 def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(

@@ -113,7 +113,7 @@ def test_lake_command_stores_no_secret(nadi_server: RestartableServer, meters: M
     uri = nadi_server.controller_uri
     words = f"run {meters.scope} meters --table home.meters --define-only --catalog type=sql --catalog".split()
     refused = command(uri, *words, f"uri={PLAIN['uri']}")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "${NAME}" in refused.output
     assert "sesame" not in refused.output
     assert nadi.lake.lakes_of(meters.manager, meters.scope) == ({}, [])

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 ADMIN: Auth = ("root", PASSWORD)
 AT_ONCE = ("snapshot_interval", "chunk_flush_age", "chunk_garbage_delay", "retention_period")
-PATIENT = ("metrics_names", "metrics_lags", "metrics_kept")  # so that a slow machine omits nothing
+PATIENT = ("metrics_names", "metrics_lags", "metrics_cache")  # so that a slow machine omits nothing
 LIMITS = ",".join(
     [*(f"{name}_s=0.2" for name in AT_ONCE), *(f"{name}_s=60" for name in PATIENT), "metrics_cached_s=0.05"]
 )

@@ -26,13 +26,13 @@ from tests.metrics.support import (
 UNITS = ("_bytes", "_seconds", "_events", "_per_second")  # base units, last except for _total
 OTHER_UNITS = re.compile(r"_(milliseconds|ms|minutes|hours|kilobytes|kb|mb|mib|percent|count|sum|bucket|total)\b")
 BOUNDED = {  # allowed label values, for labels that don't name streams and groups
-    "stage": {"queue", "frame", "sync", "whole"},
+    "stage": {"queue", "frame", "sync", "total"},
     "source": {"memory", "storage"},
     "state": {"starting", "running", "recovering", "failed", "alive", "dead"},
-    "kind": {"moved", "compacted", "split", "merge"},
+    "kind": {"tiered", "compacted", "split", "merge"},
     "direction": {"receiving", "sending"},
-    "work": {"moving", "checkpoints"},
-    "door": {"store", "rest"},
+    "work": {"tiering", "checkpoints"},
+    "port": {"store", "rest"},
     "container": {"0", "1"},
     "version": {nadi.__version__},
 }

@@ -184,9 +184,9 @@ FIRING: dict[str, list[tuple[str, str]]] = {  # series that make each alert fire
     "NadiScrubFoundDamage": [("nadi_store_scrub_damages", "1x100")],
     "NadiScrubOverdue": [("nadi_store_scrub_age_seconds", "2000000x100")],
     "NadiAppendsSlow": [
-        ('nadi_store_append_seconds_bucket{stage="whole",le="1.0"}', "0+50x100"),
-        ('nadi_store_append_seconds_bucket{stage="whole",le="2.5"}', "0+100x100"),
-        ('nadi_store_append_seconds_bucket{stage="whole",le="+Inf"}', "0+100x100"),
+        ('nadi_store_append_seconds_bucket{stage="total",le="1.0"}', "0+50x100"),
+        ('nadi_store_append_seconds_bucket{stage="total",le="2.5"}', "0+100x100"),
+        ('nadi_store_append_seconds_bucket{stage="total",le="+Inf"}', "0+100x100"),
     ],
     "NadiLogSlow": [
         ('nadi_store_append_seconds_bucket{stage="sync",le="0.5"}', "0+50x100"),
@@ -205,7 +205,7 @@ FIRING: dict[str, list[tuple[str, str]]] = {  # series that make each alert fire
     "NadiTier2Behind": [('nadi_store_tier2_lag_seconds{container="3"}', "301x100")],
     "NadiSnapshotsFail": [('nadi_store_snapshot_age_seconds{container="3"}', "601x100")],
     "NadiCheckpointsFail": [('nadi_store_checkpoint_age_seconds{container="3"}', "121x100")],
-    "NadiConnectionsRefused": [('nadi_connections_refused_total{door="store"}', "0+1x100")],
+    "NadiConnectionsRefused": [('nadi_connections_refused_total{port="store"}', "0+1x100")],
     "NadiOpenFiles": [("process_open_fds", "90x100"), ("process_max_fds", "100x100")],
     "NadiLoginsFail": [("nadi_logins_failed_total", "0+100x100")],
     "NadiControllerSilent": [("nadi_metrics_complete", "0x100")],

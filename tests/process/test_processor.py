@@ -249,7 +249,7 @@ async def test_stop_ends_all_workers_and_run_resumes(
     assert len((await status(manager, scope, "in", "stopped")).workers) == 2
     assert '"processor": "in/stopped"' in await nadi_command(server, "processor", "list", scope, "--json")
     shown = await nadi_command(server, "processor", "status", scope, "in/stopped", "--json")
-    assert (shown.count('"worker '), '"lag bytes": 0' in shown) == (2, True)
+    assert (shown.count('"worker_'), '"lag_bytes": 0' in shown) == (2, True)
     assert "stopped processor" in await nadi_command(server, "processor", "stop", scope, "in/stopped")
     await asyncio.wait_for(asyncio.gather(*workers), 30)
     await write(manager, scope, [b"2"])

@@ -75,7 +75,7 @@ async def test_dead_letters_of_a_killed_indexer_are_written_once(logs: Indexed) 
     await logs.create(dead_letters="unfit")
     bad = {number: b"{%d" % number for number in (3, 38, 77, 110, 150)}  # of both segments, also before 100
     await logs.write([bad.get(number, event(number)) for number in range(100)])
-    await logs.crash("lettered")
+    await logs.crash("dead-lettered")
     written = len(await logs.read_all("unfit"))
     assert written > 0
     await logs.write([bad.get(number, event(number)) for number in range(100, 120)])

@@ -56,15 +56,15 @@ def test_search_commands_manage_an_index(
     made += ["--index", str(tmp_path / "shards")]
     assert "nadi search run home logs" in shell.run(*made).output
     shell.run(*made, code=1)
-    shell.run(*made[:-3], "x", *made[-2:], code=1)
+    shell.run(*made[:-3], "x", *made[-2:], code=2)
     (row,) = shell.json("search", "list", "home")
     assert (row["stream"], row["fields"], row["stopped"]) == ("logs", "message:text,level:keyword", False)
     with started(server.controller_uri, "run", "home", "logs") as indexer:
         (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
         assert (found["count"], len(found["hits"]), found["next"]) == (5, 5, None)
         (status,) = shell.json("search", "status", "home", "logs")
-        assert (status["indexed"], status["lag bytes"]) == (50, 0)
-        assert f"process {indexer.pid}" in status["indexer 1"]
+        assert (status["indexed"], status["lag_bytes"]) == (50, 0)
+        assert f"process {indexer.pid}" in status["indexer_1"]
         shown = shell.run("search", "query", "home", "logs", "group7", "--limit", "2").output
         assert "request 47 of group7" in shown
         after = shown.strip().rpartition("--after ")[2]
@@ -73,7 +73,7 @@ def test_search_commands_manage_an_index(
         counts = shell.json("search", "query", "home", "logs", "--by", "level")
         assert counts == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
         shell.run("search", "query", "home", "logs", "absent")
-        shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=1)
+        shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=2)
         shell.run("search", "stop", "home", "logs")
         assert indexer.wait(60) == 0
     with started(server.controller_uri, "run", "home", "logs") as indexer:
@@ -106,7 +106,7 @@ def test_query_command_escapes_event_text(
         for part in search.backfill_parts(manager, "home", "logs"):
             part.index()
     shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
-    lines = [line.split(" ", 3)[3] for line in shown.output.splitlines()[: len(messages)]]
+    lines = [line.split(" ", 2)[2] for line in shown.output.splitlines()[: len(messages)]]
     assert lines == ["".join(one if one.isprintable() else " " for one in message) for message in messages]
     assert "nadi search run" not in shell.run("search", "query", "home", "logs", "absent").stderr
     assert "home/other" in shell.run("search", "query", "home", "other", code=1).stderr
@@ -121,7 +121,7 @@ def test_standing_commands_manage_queries(server: nadi.standalone.EmbeddedServer
         shell.run("stream", "create", "home", stream)
     standing = ("search", "standing")
     shell.run(*standing, "list", "home", "logs", code=1)
-    shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=1)
+    shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=2)
     shell.run(*standing, "create", "home", "logs", "--hits", "hits", "--fields", "message:text", "--from", "head")
     assert shell.json(*standing, "list", "home", "logs") == []
     shell.run(*standing, "add", "home", "logs", "threes", "group3", "--from", "head")
@@ -136,7 +136,7 @@ def test_standing_commands_manage_queries(server: nadi.standalone.EmbeddedServer
         assert names == ["others"] * 18 + ["threes"] * 2
         (status,) = shell.json(*standing, "status", "home", "logs")
         assert (status["queries"], status["hits"]) == (2, "home/hits")
-        assert f"process {matcher.pid}" in status["matcher 1"]
+        assert f"process {matcher.pid}" in status["matcher_1"]
         shell.run(*standing, "remove", "home", "logs", "others")
         assert [row["name"] for row in shell.json(*standing, "list", "home", "logs")] == ["threes"]
         shell.run(*standing, "stop", "home", "logs")
@@ -154,7 +154,7 @@ def test_a_guide(
 ) -> None:
     monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
     text = (ROOT / "docs" / guide).read_text()
-    shown = re.findall(r"^\$ (.*)$", text, re.M)
+    shown = re.findall(r"^nadi .*$", "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)), re.M)
     (start,) = (one for one in shown if " run " in one)
     commands = [one for one in shown if one != start]
     example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]  # Spark's is run in tests/spark

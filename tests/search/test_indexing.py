@@ -69,7 +69,7 @@ async def test_invalid_events_become_dead_letters_once(logs: Indexed) -> None:
     await logs.create(dead_letters="unfit")
     bad = {7: b"{", 20: b"\xff\xfe", 33: event(33, ms="no number"), 40: b""}
     await logs.write(bad.get(number, event(number)) for number in range(60))
-    await logs.crash("lettered")
+    await logs.crash("dead-lettered")
     async with logs.running():
         search = await logs.caught_up()
     assert sorted(numbers(await all_hits(search))) == [number for number in range(60) if number not in bad]

@@ -94,7 +94,7 @@ async def test_appends_by_stage(tmp_path: Path) -> None:
         stages = {
             stage: distribution(found, "nadi_store_append_seconds", stage) for stage in ("queue", "frame", "sync")
         }
-        whole = distribution(found, "nadi_store_append_seconds", "whole")
+        whole = distribution(found, "nadi_store_append_seconds", "total")
         assert [sum(stage.counts) for stage in (*stages.values(), whole)] == [4] * 4
         parts = sum(stage.total for stage in stages.values())
         assert 0 < parts <= whole.total < parts + 0.1
@@ -108,7 +108,7 @@ async def test_refused_appends_count_apart(tmp_path: Path) -> None:
         await peer.append([b"b"], 2)
         found = sampled(store)
         assert (found["nadi_store_appends",], found["nadi_store_appends_refused",]) == (1, 1)
-        assert sum(distribution(found, "nadi_store_append_seconds", "whole").counts) == 1
+        assert sum(distribution(found, "nadi_store_append_seconds", "total").counts) == 1
 
 
 async def test_wait_for_the_queue_is_measured(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_wait_for_the_queue_is_measured(tmp_path: Path) -> None:
         await peer.receive()
         found = sampled(store)
         assert distribution(found, "nadi_store_append_seconds", "queue").total > 0.25
-        assert distribution(found, "nadi_store_append_seconds", "whole").total > 0.25
+        assert distribution(found, "nadi_store_append_seconds", "total").total > 0.25
         assert distribution(found, "nadi_store_append_seconds", "sync").total < 0.25
 
 
@@ -139,7 +139,7 @@ async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest
         assert found["nadi_store_read_bytes", "memory"] == 1000
         assert (found["nadi_store_cache_hits",], found["nadi_store_cache_misses",]) == (1, 0)
         monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
-        await until(store, lambda found: found["nadi_store_tier2_chunks", "moved"] == 1)
+        await until(store, lambda found: found["nadi_store_tier2_chunks", "tiered"] == 1)
         assert len(await peer.read_all(S)) == 1000
         found = sampled(store)
         assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 1)
@@ -154,12 +154,12 @@ async def test_tiering_lag_and_moved_bytes_are_measured(tmp_path: Path, monkeypa
         first = sampled(store)
         assert first["nadi_store_tier2_lag_bytes", "0"] == 1000
         later = await until(store, lambda found: number(found, "nadi_store_tier2_lag_seconds", "0") > 0.05)
-        assert later["nadi_store_tier2_chunks", "moved"] == 0
+        assert later["nadi_store_tier2_chunks", "tiered"] == 0
         monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
-        found = await until(store, lambda found: found["nadi_store_tier2_chunks", "moved"] == 1)
+        found = await until(store, lambda found: found["nadi_store_tier2_chunks", "tiered"] == 1)
         assert found["nadi_store_tier2_lag_bytes", "0"] == 0
         assert found["nadi_store_tier2_lag_seconds", "0"] == 0
-        assert found["nadi_store_tier2_bytes", "moved"] == 1000
+        assert found["nadi_store_tier2_bytes", "tiered"] == 1000
         assert (found["nadi_store_tier2_up", "0"], found["nadi_store_tier2_errors",]) == (1, 0)
 
 
@@ -177,7 +177,7 @@ async def test_failing_tier_2_is_measured(tmp_path: Path, monkeypatch: pytest.Mo
         await peer.append([b"a"], 1)
         found = await until(store, lambda found: found["nadi_store_tier2_errors",] != 0)
         assert found["nadi_store_tier2_up", "0"] == 0
-        assert found["nadi_store_tier2_chunks", "moved"] == 0
+        assert found["nadi_store_tier2_chunks", "tiered"] == 0
 
 
 async def test_log_full_metric_follows_the_configured_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ async def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytes
     """Even of one segment; at most as many as fit in memory, and the bytes stay unchanged."""
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 10_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 10_000)
-    monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 20_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_MAX_BYTES", 20_000)
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 1_000)
     put, under_way, most = ChunkStore.put, 0, 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
+from nadi.errors import DataFolderLockedError, DataFolderVersionError, InvalidArgumentError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.data_dir import StoreFile
 from nadi.segmentstore.store import LocalCommands, SegmentStore
@@ -153,7 +153,7 @@ async def test_data_folder_refuses_a_second_store_and_other_versions(tmp_path: P
     async with open_store(tmp_path):
         with pytest.raises(DataFolderLockedError):
             SegmentStore(tmp_path)
-    with pytest.raises(DataFolderError, match="2 containers"):
+    with pytest.raises(InvalidArgumentError, match="2 containers, not 3"):
         SegmentStore(tmp_path, 3)
     StoreFile(99, "other", 2).write(tmp_path)
     with pytest.raises(DataFolderVersionError, match="99"):

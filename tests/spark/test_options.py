@@ -321,9 +321,9 @@ def test_command_lists_the_options() -> None:
     assert "approx_bytes_per_trigger" not in run("--use", "write")
     assert "earliest (batch), latest (streaming)" in run("--format", "pravega", "--json")
     assert run("--markdown") == markdown()
-    assert "'kafka'" in run("--format", "kafka", code=1)
-    assert "read, readStream" in run("--use", "load", code=1)
-    assert "--markdown" in run("--markdown", "--json", code=1)
+    assert "'kafka'" in run("--format", "kafka", code=2)
+    assert "read, readStream" in run("--use", "load", code=2)
+    assert "--markdown" in run("--markdown", "--json", code=2)
 
 
 @pytest.mark.parametrize("module", ["pyspark_nadi", "pyspark_pravega"])

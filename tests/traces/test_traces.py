@@ -149,7 +149,7 @@ async def test_a_read_from_memory_and_one_from_tier_2(
         }
         (container,) = store.containers
         monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
-        await until_async(lambda: container.counts.moved_chunks > 0)
+        await until_async(lambda: container.counts.tiered_chunks > 0)
         spans.clear()
         await peer.ask(wire.ReadSegment(S, 0, 1000, "", 78))
         read, fetch = spans.one("nadi.read"), spans.one("nadi.fetch")

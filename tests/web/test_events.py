@@ -275,7 +275,7 @@ def test_events_with_which_last_returns_the_last_events(rest: httpx.Client, mana
     large = last(most="30")
     assert large == [f"{i:5}" for i in range(30)][-len(large) :]  # only the latest fit into the response
     assert large
-    assert rest.get(path, params={"which": "middle"}).status_code == 400
+    assert rest.get(path, params={"which": "middle"}).json() == {"error": "which must be first or last, not 'middle'"}
 
 
 def test_replay_from_the_start_time_contains_all_events(rest: httpx.Client, manager: StreamManager, scope: str) -> None:

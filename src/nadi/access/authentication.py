@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NEEDED = "this server requires credentials: send Basic (user and password) or Bearer (a token)"
+_NEEDED = "this server requires a user and password, or a bearer token: set them as docs/security.md describes"
 _WRONG = "the user name or the password is wrong"
 
 
@@ -59,7 +59,7 @@ class Gate:
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
-        self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
+        self._report = SeldomWarning(log, "failed logins: %d, the last from %s: %s")
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""

@@ -44,7 +44,7 @@ class BearerKeys:
 
     def __init__(self, settings: BearerSettings) -> None:
         if not settings.issuer or not settings.audience:
-            raise InvalidArgumentError("bearer tokens can't be checked: configure an issuer and an audience")
+            raise InvalidArgumentError("bearer tokens can't be checked: set `bearer_issuer` and `bearer_audience`")
         try:  # fail now, not at each login, because keys can't be parsed without it
             import cryptography  # noqa: F401
         except ImportError:

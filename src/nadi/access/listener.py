@@ -117,7 +117,7 @@ class Listener:
         self.idle: dict[AcceptedConnection, None] = {}  # longest idle first
         self._of_address: Counter[str] = Counter()
         self.refused = self.ended = 0
-        self._report = SeldomWarning(log, f"{name}: %d connections were rejected or evicted, the last from %s: %s")
+        self._report = SeldomWarning(log, f"{name}: connections rejected or evicted: %d, the last from %s: %s")
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
         self._handshakes = LoopTurns(TLS_HANDSHAKES_A_TURN)

@@ -14,6 +14,7 @@ nadi.errors.InvalidArgumentError: '7d' and '2GB' mix an age and a size: give two
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nadi.errors import InvalidArgumentError
@@ -66,6 +67,8 @@ def retention_of(
         is_other_age, other = _amount(most)
         if is_other_age != is_age:
             raise InvalidArgumentError(f"{least!r} and {most!r} mix an age and a size: give two ages or two sizes")
+        if 0 < other < amount:
+            raise InvalidArgumentError(f"--retention-max {most} is below --retention {least}: raise it")
         amounts.append(other)
     if is_age:
         return RetentionPolicy.by_time(*amounts, over_bookmarks=is_over, by_event_time=is_own)
@@ -78,9 +81,9 @@ def age_s(text: str) -> float:
     >>> age_s("1d")
     86400.0
     """
-    is_age, amount = _amount(text)
-    if not is_age:
-        raise InvalidArgumentError(f"{text!r} is a size: give an age, such as 1d or 12h")
+    amount = _parsed(text, _AGES_MS)
+    if amount is None:
+        raise InvalidArgumentError(f"{text!r} is not an age: use 90s, 15min, 12h, 7d")
     return amount / 1000
 
 
@@ -90,22 +93,25 @@ def size_bytes(text: str) -> int:
     >>> size_bytes("4GiB") == 4 << 30
     True
     """
-    is_age, amount = _amount(text)
-    if is_age:
-        raise InvalidArgumentError(f"{text!r} is an age: give a size, such as 4GiB or 500MB")
+    amount = _parsed(text, _SIZES)
+    if amount is None:
+        raise InvalidArgumentError(f"{text!r} is not a size: use 500MB, 10GiB ({', '.join(_SIZES)})")
     return amount
 
 
 def _amount(text: str) -> tuple[bool, int]:
     """Return whether the text is an age, and its milliseconds or bytes."""
-    match = _AMOUNT.fullmatch(text)
-    if match is not None and match[2] in _AGES_MS:
-        return True, int(match[1]) * _AGES_MS[match[2]]
-    if match is not None and match[2] in _SIZES:
-        return False, int(match[1]) * _SIZES[match[2]]
+    for is_age, units in ((True, _AGES_MS), (False, _SIZES)):
+        if (amount := _parsed(text, units)) is not None:
+            return is_age, amount
     raise InvalidArgumentError(
         f"{text!r} is neither an age nor a size: use 90s, 15min, 12h, 7d, or 500MB, 10GiB ({', '.join(_SIZES)})"
     )
+
+
+def _parsed(text: str, units: Mapping[str, int]) -> int | None:
+    match = _AMOUNT.fullmatch(text)
+    return int(match[1]) * units[match[2]] if match is not None and match[2] in units else None
 
 
 def retention_text(policy: RetentionPolicy | None) -> str:
@@ -131,8 +137,9 @@ def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:
 def scaling_text(policy: ScalingPolicy) -> str:
     """Describe the policy: `1,000 events/s per segment, at least 4 segments, …`."""
     from nadi.client.control.policy import BY_EVENTS, FIXED
+    from nadi.naming import plural
 
-    count = f"{policy.min_segments:,} segment{'s' if policy.min_segments > 1 else ''}"
+    count = plural(policy.min_segments, "segment")
     if policy.kind == FIXED:
         return f"{count}, fixed"
     unit = "events/s" if policy.kind == BY_EVENTS else "KiB/s"

@@ -18,10 +18,20 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import nadi
-from nadi.cli.printing import INTERRUPTED, failure, say
+from nadi.cli.printing import INTERRUPTED, INVALID, failure, say
 
 # Parameters that accept an empty text.
 _MAY_BE_EMPTY = {"key", "secondary", "value", "prefix", "primary", "first", "last", "note", "grep"}
+
+
+_NUMBERS = {  # names of types in the parser's errors, longest first
+    "int range": "a whole number",
+    "integer range": "a whole number",
+    "integer": "a whole number",
+    "int": "a whole number",
+    "float range": "a number",
+    "float": "a number",
+}
 
 
 class _CliCommand(TyperCommand):
@@ -40,7 +50,12 @@ class _CliCommand(TyperCommand):
             if "" in texts and param.default != "" and param.name not in _MAY_BE_EMPTY:
                 problem = "the value is empty: check for an unset shell variable"
                 raise typer.BadParameter(problem, ctx=ctx, param=param)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            for kind, words in _NUMBERS.items():
+                error.message = error.message.replace(f"is not a valid {kind}", f"is not {words}")
+            raise
 
 
 class _Commands(UserDict[str, Any]):
@@ -159,7 +174,7 @@ def main() -> None:
         import nadi.limits  # noqa: F401 - imported here because it raises if NADI_LIMITS is invalid
     except ValueError as error:
         failure(error)
-        sys.exit(2)  # as for an invalid option
+        sys.exit(INVALID)
     try:
         app()
     except KeyboardInterrupt:  # outside a command's handler, or pressed twice

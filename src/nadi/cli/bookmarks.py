@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadi.cli.options import POSITION, SEVERAL, By, Name, Note, OfStream, OfTag, Scope, Stream, Tags, TimeBasis, cut_at
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, say, show, utc
 from nadi.cli.session import Resource, Row
 from nadi.errors import InvalidArgumentError
 
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from nadi.client import Bookmark, NamedSlice, StreamManager
     from nadi.client.blocking.classes import Bookmarks, NamedSlices
 
+_CLOCK_SKEW = timedelta(minutes=1)  # of this machine's clock and the servers'
 NewName = Annotated[str, typer.Argument(help="New name.")]
 Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"Tag to remove; {SEVERAL}.")]
 
 
 def _row(named: Bookmark | NamedSlice) -> Row:
-    created_at = named.created_at.strftime("%Y-%m-%d %H:%M:%SZ")
-    row = {"name": named.name, "stream": named.stream, "created at": created_at, "tags": named.tags, "note": named.note}
+    created_at = utc(named.created_at)
+    row = {"name": named.name, "stream": named.stream, "created_at": created_at, "tags": named.tags, "note": named.note}
     cuts = {name: getattr(named, name, None) for name in ("cut", "start", "end")}
     return row | {name: cut.as_text() for name, cut in cuts.items() if cut is not None}
 
@@ -41,7 +43,7 @@ def _app(
     app = Resource(
         noun=noun,
         names={"scope": Scope, "name": Name},
-        columns=["name", "stream", "created at", "tags", "note"],
+        columns=["name", "stream", "created_at", "tags", "note"],
         rows=rows,
         filters={"stream": OfStream, "tag": OfTag},
         show=show_one,
@@ -77,6 +79,11 @@ def create_bookmark(
     tag: Tags = None,
 ) -> None:
     """Bookmark a position of a stream, by default its tail."""
+    from nadi.client.stream_cuts.timestamps import BY_EVENT_TIME, is_moment, moment_of
+
+    is_arrival = is_moment(at) and by is TimeBasis.ARRIVAL and not at.startswith(BY_EVENT_TIME)
+    if is_arrival and moment_of(at) > datetime.now(UTC) + _CLOCK_SKEW:
+        raise InvalidArgumentError(f"--at {at} is in the future: leave it out to bookmark the tail")
     cut = cut_at(manager.cuts(scope, stream), at, by)
     manager.bookmarks(scope).create(name, cut, note=note, tags=tag or ())
     say(f"created bookmark {name} of {scope}/{stream}")

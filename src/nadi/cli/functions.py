@@ -53,14 +53,14 @@ def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> tuple[Ro
         "function": record.name,
         "stream": record.stream,
         "workers": sum(map(len, workers.values())),
-        "events/s": round(sum(each.events_per_s for each in running), 1),
+        "events_per_s": round(sum(each.events_per_s for each in running), 1),
         "events": record.counts.events,
-        "unread bytes": unread_bytes,
+        "unread_bytes": unread_bytes,
         "retries": record.counts.retries,
-        "dead letters": record.counts.dead_letters,
+        "dead_letters": record.counts.dead_letters,
     }
     return row, {
-        f"instance {number}": f"{each.host}, process {each.pid}, {each.state}: "
+        f"instance_{number}": f"{each.host}, process {each.pid}, {each.state}: "
         f"{', '.join(workers[each.name]) or 'no workers'}"
         for number, each in enumerate(running, 1)
     }
@@ -73,11 +73,11 @@ def _record(manager: StreamManager, scope: str, name: str) -> FunctionRecord:
 
 def _definition(record: FunctionRecord) -> Row:
     return {
-        "handled by": record.handled_by,
+        "handler": record.handled_by,
         "output": record.output or "",
         "delivery": record.delivery,
-        "dead-letter stream": record.dead_letters or "",
-        "workers allowed": f"{record.min_workers} to {record.max_workers}",
+        "dead_letter_stream": record.dead_letters or "",
+        "workers_allowed": f"{record.min_workers} to {record.max_workers}",
     }
 
 
@@ -90,7 +90,7 @@ def _status(manager: StreamManager, scope: str, name: str) -> Row:
     record = _record(manager, scope, name)
     row, instances = _row(manager, scope, record)
     counts = {field: getattr(record.counts, field) for field in ("outputs", "failures", "gaps")}
-    return row | _definition(record) | counts | {"last error": record.last_error} | instances
+    return row | _definition(record) | counts | {"last_error": record.last_error} | instances
 
 
 def _stop(manager: StreamManager, scope: str, name: str) -> None:
@@ -116,7 +116,7 @@ def _delete(manager: StreamManager, scope: str, name: str) -> None:
 function_app = Resource(
     noun="function",
     names={"scope": Scope, "name": Name},
-    columns=["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"],
+    columns=["function", "stream", "workers", "events_per_s", "events", "unread_bytes", "retries", "dead_letters"],
     rows=_rows,
     empty="No functions in scope {scope}: start one with `nadi function run`.",
     show=_show,
@@ -246,7 +246,7 @@ def _positions(name: str, positions: Positions) -> Row:
     return {
         "processor": name,
         "events": positions.events,
-        "dead letters": positions.dead_letters,
+        "dead_letters": positions.dead_letters,
         "gaps": positions.gaps,
         "stopped": positions.is_stopped,
     }
@@ -259,6 +259,8 @@ def _processor_function(verb: str) -> Any:
         from nadi import process
 
         stream, _, own_name = name.partition("/")
+        if not stream or not own_name:
+            raise InvalidArgumentError(f"{name!r} is not STREAM/NAME, such as meters/p")
         return awaited(manager, lambda core: getattr(process, verb)(core, scope, stream, own_name))
 
     return call
@@ -266,14 +268,14 @@ def _processor_function(verb: str) -> Any:
 
 def _processor_status(manager: StreamManager, scope: str, name: str) -> Row:
     status = _processor_function("status")(manager, scope, name)
-    row = _positions(name, status.positions) | {"cut": str(status.reached), "lag bytes": status.lag_bytes}
+    row = _positions(name, status.positions) | {"cut": str(status.reached), "lag_bytes": status.lag_bytes}
     return row | processes("worker", status.workers)
 
 
 processor_app = Resource(
     noun="processor",
     names={"scope": Scope, "name": Annotated[str, typer.Argument(help="The processor as STREAM/NAME.")]},
-    columns=["processor", "events", "dead letters", "gaps", "stopped"],
+    columns=["processor", "events", "dead_letters", "gaps", "stopped"],
     rows=_processors,
     empty="No processors in scope {scope}: `nadi.process.run` starts one.",
     status=_processor_status,

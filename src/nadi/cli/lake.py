@@ -38,7 +38,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
             "stream": record.definition.stream,
             "table": record.definition.table,
             "writers": len(writers_of(manager, scope, name)),
-            "wanted": "yes" if record.is_wanted else "no",
+            "stopped": not record.is_wanted,
         }
         for name, record in records.items()
     ]
@@ -51,12 +51,9 @@ def _show(manager: StreamManager, scope: str, lake: str) -> Row:
     from nadi.lake.definition import record_of
 
     record = record_of(manager, scope, lake)
-    names = {"name": "lake", "event_time_unit": "event time", "protect_unconsumed": "protects unconsumed"}
-    row = {
-        names.get(key, key.removesuffix("_s").replace("_", " ")): value
-        for key, value in asdict(record.definition).items()
-    }
-    return row | {"catalog": _properties(record.definition.catalog), "wanted": record.is_wanted}
+    names = {"name": "lake", "protect_unconsumed": "protects_unconsumed"}
+    row = {names.get(key, key): value for key, value in asdict(record.definition).items()}
+    return row | {"catalog": _properties(record.definition.catalog), "stopped": not record.is_wanted}
 
 
 def _properties(catalog: Mapping[str, str]) -> str:
@@ -75,10 +72,10 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),
         "snapshot": None if status.snapshot_id is None else str(status.snapshot_id),
-        "lag bytes": status.lag_bytes,
+        "lag_bytes": status.lag_bytes,
         "rows": status.rows,
         "files": status.files,
-        "dead letters": status.dead_letters,
+        "dead_letters": status.dead_letters,
         "trouble": status.trouble,
         "writers": ", ".join(f"{writer.host}, process {writer.pid}, {writer.state}" for writer in status.writers),
     }
@@ -87,7 +84,7 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
 lake_app = Resource(
     noun="lake",
     names={"scope": Scope, "lake": Lake},
-    columns=["lake", "stream", "table", "writers", "wanted"],
+    columns=["lake", "stream", "table", "writers", "stopped"],
     rows=_rows,
     empty="No lakes in scope {scope}: start one with `nadi lake run`.",
     show=_show,

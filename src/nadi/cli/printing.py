@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nadi.errors import NadiError, NotFoundError
+from nadi.errors import InvalidArgumentError, NadiError, NotFoundError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from nadi.process.members import WorkerInfo
 
 _ANY_WIDTH = 1_000_000
-INTERRUPTED = 130  # exit code, as in shells
+INVALID, INTERRUPTED = 2, 130  # exit codes, like those of typer and of shells
 
 
 class Form(StrEnum):
@@ -64,12 +65,12 @@ def failure(error: Exception, code: int = 1) -> typer.Exit:
 
 @contextmanager
 def reporting_errors(*more: type[Exception]) -> Iterator[None]:
-    """End the command with the message of an error of nadi's, or of one of these types."""
+    """End the command with the message of an error of nadi's, or of one of these types, and its exit code."""
     kinds: tuple[type[Exception], ...] = (NadiError, *more)
     try:
         yield
     except kinds as error:
-        raise failure(error) from None
+        raise failure(error, INVALID if isinstance(error, InvalidArgumentError) else 1) from None
 
 
 def show(
@@ -91,7 +92,10 @@ def show(
     elif form is Form.CSV:
         _print_csv(rows, columns)
     elif rows:
-        output().print(table_of(rows, columns))
+        table = table_of(rows, columns)
+        for column in table.columns:
+            column.header = str(column.header).replace("_", " ")
+        output().print(table)
     else:
         say(empty)
 
@@ -105,7 +109,7 @@ def print_json(value: Any) -> None:
 def show_fields(row: Mapping[str, Any], form: Form) -> None:
     """Print one row; as a table, one line per field."""
     if form is Form.TABLE:
-        show([{"": key, " ": value} for key, value in row.items()], ["", " "], form=form)
+        show([{"": key.replace("_", " "), " ": value} for key, value in row.items()], ["", " "], form=form)
     else:
         show([row], form=form)
 
@@ -193,11 +197,23 @@ def _unmarked(text: str) -> str:
     return plain(text).replace("[", r"\[")
 
 
+def utc(at: datetime | int, timespec: str = "seconds") -> str:
+    """Return a time, or milliseconds since 1970, as text.
+
+    >>> utc(1_794_610_800_000)
+    '2026-11-13T23:00:00Z'
+    """
+    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(at / 1000, UTC)
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
 def processes(kind: str, members: Iterable[WorkerInfo]) -> dict[str, str]:
     """Return a field per worker, for `show_fields`."""
+    from nadi.naming import plural  # imported here: it loads limits
+
     return {
-        f"{kind} {number}": f"{member.host}, process {member.pid}, {member.segments} segments, "
-        f"{member.events:,} events, {member.events_per_s:,.0f} events/s"
+        f"{kind}_{number}": f"{member.host}, process {member.pid}, {plural(member.segments, 'segment')}, "
+        f"{plural(member.events, 'event')}, {member.events_per_s:,.0f} events/s"
         f"{f', last error: {member.last_error}' if member.last_error else ''}"
         for number, member in enumerate(members, 1)
     }

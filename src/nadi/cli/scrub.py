@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.printing import Form, bar, say, show
+from nadi.cli.printing import Form, bar, say, show, utc
+from nadi.naming import plural
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -56,15 +56,15 @@ def _report(report: ScrubReport, *, status: bool) -> None:
     if status and report.running is not None:
         now = report.running
         data = f"{now.read_bytes:,} of {now.total_bytes:,} bytes"
-        say(f"running since {_time(now.started_ms)}: {_read(now, data)}")
+        say(f"running since {utc(now.started_ms)}: {_read(now, data)}")
     if report.last is None:
         say("No pass has finished yet.")
         return
     last = report.last
     say(
-        f"{_time(last.ended_ms)}: {_read(last, f'{last.read_bytes:,} bytes')} "
+        f"{utc(last.ended_ms)}: {_read(last, f'{last.read_bytes:,} bytes')} "
         f"in {(last.ended_ms - last.started_ms) / 1000:.1f} s: "
-        + (f"{last.damages:,} damaged ranges" if last.damages else "no damage")
+        + (plural(last.damages, "damaged range") if last.damages else "no damage")
     )
     if last.rewritten_bytes:
         say(f"  rewrote chunks with damaged metadata: {last.rewritten_bytes:,} bytes")
@@ -83,7 +83,3 @@ def _read(pass_: ScrubPass, data: str) -> str:
         f"read {data}, {pass_.records:,} records in {pass_.state_bytes:,} bytes of states "
         f"and {pass_.snapshot_bytes:,} bytes of snapshots"
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.options import Controller, DeadLetters, DryRun, OfIndex, RoutingKeys, Scope, Stream, TrustStore, Yes
-from nadi.cli.printing import Form, confirm, output, processes, say, show, warn
+from nadi.cli.printing import Form, confirm, output, processes, say, show, utc, warn
 from nadi.cli.session import Resource, Row
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
@@ -63,14 +63,14 @@ def _rows(manager: StreamManager, scope: str) -> Any:
 def _show(manager: StreamManager, scope: str, stream: str) -> Row:
     index = _indexes(manager, scope).get(stream)
     row = {"stream": index.stream, "fields": _fields(index), "format": index.format, "stopped": index.is_stopped}
-    return row | {"store": index.url, "dead-letter stream": index.dead_letters or "", "begins": index.start}
+    return row | {"store": index.url, "dead_letter_stream": index.dead_letters or "", "begins": index.start}
 
 
 def _status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _indexes(manager, scope).status(stream)
     definition = status.definition
-    row = {"store": definition.url, "dead-letter stream": definition.dead_letters or "", "indexed": status.indexed}
-    row |= {"backfill bytes": status.backfill_bytes, "shards": status.shards, "bytes": status.size_bytes}
+    row = {"store": definition.url, "dead_letter_stream": definition.dead_letters or "", "indexed": status.indexed}
+    row |= {"backfill_bytes": status.backfill_bytes, "shards": status.shards, "bytes": status.size_bytes}
     return _progress(status) | row | processes("indexer", status.indexers)
 
 
@@ -81,10 +81,10 @@ def _progress(status: IndexStatus | StandingStatus) -> Row:
         "fields": _fields(definition),
         "format": definition.format,
         "stopped": definition.is_stopped,
-        "didn't parse": status.invalid,
-        "events with each field": status.field_counts,
+        "invalid": status.invalid,
+        "events_with_field": status.field_counts,
         "gaps": status.gaps,
-        "lag bytes": status.lag_bytes,
+        "lag_bytes": status.lag_bytes,
     }
 
 
@@ -247,7 +247,7 @@ def _show_page(page: Page, form: Form) -> None:
     if form is not Form.TABLE:
         rows: list[Row] = [
             {
-                "arrival_time": hit.arrival_time.isoformat(),
+                "arrival_time": utc(hit.arrival_time, "milliseconds"),
                 "segment": hit.segment_id,
                 "offset": hit.offset,
                 "score": hit.score,
@@ -268,7 +268,7 @@ def _show_page(page: Page, form: Form) -> None:
         text = Text("".join(char if char.isprintable() else " " for char in line))
         for start, end in () if excerpt is None else excerpt.matches:
             text.stylize("bold", start, end)
-        location = f"{hit.arrival_time:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
+        location = f"{utc(hit.arrival_time)} {hit.segment_id}@{hit.offset} "
         console.print(Text(location).append_text(text), soft_wrap=True)
     say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
     if page.next is not None:
@@ -286,7 +286,7 @@ def _queries(manager: StreamManager, scope: str, stream: str) -> Any:
 
 def _standing_status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _standing(manager, scope).status(stream)
-    row = {"hits": status.definition.hits, "queries": status.queries, "queries in the past": status.catching_up}
+    row = {"hits": status.definition.hits, "queries": status.queries, "queries_backfilling": status.catching_up}
     row |= {"events": status.events, "found": status.hits}
     return _progress(status) | row | processes("matcher", status.matchers)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from nadi.cli.options import POSITION, SEVERAL, Note, OfStream, Scope, cut_at
-from nadi.cli.printing import INTERRUPTED, say, warn
+from nadi.cli.printing import INTERRUPTED, say, utc, warn
 from nadi.cli.session import Resource, Row, option, taking
 from nadi.defaults import VALUE_FORMATS
 from nadi.errors import InvalidArgumentError
@@ -30,11 +30,11 @@ def _row(definition: TableDefinition) -> Row:
         "table": definition.name,
         "stream": definition.stream,
         "key": definition.key,
-        "event time": definition.event_time,
+        "event_time": definition.event_time,
         "format": definition.value_format,
         "schema": definition.value_schema,
         "mode": definition.value_mode,
-        "created at": definition.created_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+        "created_at": utc(definition.created_at),
         "note": definition.note,
     }
 
@@ -56,7 +56,7 @@ def _show(manager: StreamManager, scope: str, name: str) -> Row:
 stream_table_app = Resource(
     noun="stream table",
     names={"scope": Scope, "name": Name},
-    columns=["table", "stream", "key", "event time", "columns", "note"],
+    columns=["table", "stream", "key", "event_time", "columns", "note"],
     rows=_rows,
     filters={"stream": OfStream},
     show=_show,

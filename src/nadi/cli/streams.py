@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nadi.cli.options import POSITION, SEVERAL, By, OfTag, Scope, Stream, Tags, TimeBasis, Yes, cut_at
-from nadi.cli.printing import Form, confirm, report_deleted, say, show
+from nadi.cli.printing import Form, confirm, report_deleted, say, show, utc
 from nadi.cli.session import Resource, Row, check_absent, choose_one, option, taking
 from nadi.defaults import PICTURE_SUFFIXES
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
@@ -239,7 +238,7 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form
     except PermissionDeniedError:  # the report names groups, which need a permission of their own
         row["oldest"], more = "?", 0
     else:
-        row["oldest"] = "-" if retained.oldest_at is None else retained.oldest_at.isoformat(timespec="seconds")
+        row["oldest"] = "-" if retained.oldest_at is None else utc(retained.oldest_at)
         holders, more = retained.holders, retained.more_holders
     row["holders"] = [
         {"kind": holder.kind, "name": holder.name, "bytes_after": holder.bytes_after, "cut": holder.cut.as_text()}
@@ -289,14 +288,14 @@ def list_segments(
     if not history:
         current = {segment.segment_id for segment in manager.current_segments(scope, stream)}
         segments = sorted((s for s in segments if s.segment_id in current), key=lambda s: s.low)
-    columns = ["segment", "low", "high", "since", "bytes", *([] if history else ["events/s", "bytes/s"])]
+    columns = ["segment", "low", "high", "since", "bytes", *([] if history else ["events_per_s", "bytes_per_s"])]
     rows = list(map(_segment_row, segments))
     if not history:
         loads = {load.segment_id: load for load in manager.segment_loads(scope, stream)}
         for row in rows:  # means over ten seconds
             load = loads.get(row["segment_id"])
-            row["events/s"] = 0 if load is None else round(load.events_per_s[1])
-            row["bytes/s"] = 0 if load is None else round(load.bytes_per_s[1])
+            row["events_per_s"] = 0 if load is None else round(load.events_per_s[1])
+            row["bytes_per_s"] = 0 if load is None else round(load.bytes_per_s[1])
     show(rows, columns, form=form, empty=f"Stream {scope}/{stream} is sealed.")
 
 
@@ -308,7 +307,7 @@ def _segment_row(segment: SegmentReport) -> Row:
         "segment_id": segment.segment_id,
         "low": round(segment.low, 6),
         "high": round(segment.high, 6),
-        "since": datetime.fromtimestamp(segment.created_ms / 1000, UTC).isoformat(" ", "seconds"),
+        "since": utc(segment.created_ms),
         "bytes": segment.end_offset - segment.start_offset,
         "created_ms": segment.created_ms,
         "replaced_ms": segment.replaced_ms,
@@ -355,10 +354,9 @@ def _decision(report: ScalingReport) -> Row:
 
     from nadi.charts import name_of
 
-    at = datetime.fromtimestamp(report.at_ms / 1000, UTC)
     fields = structs.asdict(report)
     return fields | {
-        "at": at.isoformat(timespec="milliseconds"),
+        "at": utc(report.at_ms, "milliseconds"),
         "decision": report.kind if report.is_done else f"{report.kind} (not carried out)",
         "segments": [name_of(segment) for segment in report.segments],
     }

@@ -127,7 +127,7 @@ def definition_of(
         missing = [option for option in ("table", "catalog") if not changes.get(option)]
         if missing:
             raise errors.InvalidArgumentError(
-                f"stream {scope}/{stream} doesn't have a lake yet: pass {missing[0]} to create it"
+                f"stream {scope}/{stream} doesn't have a lake yet: pass {missing[0]} (--{missing[0]}) to create it"
             )
         lake = LakeDefinition(scope=scope, stream=stream, name=lake_name(stream, name), **changes)
     else:

@@ -65,7 +65,7 @@ _NOWHERE = -1  # segment of a row that isn't from the stream
 
 
 class Before:
-    """Selects the rows before a cut. moment_ms: and not later than that time."""
+    """Selects the rows before a cut. moment_ms: also leave out rows after this time."""
 
     def __init__(self, cut: StreamCut, ranges: dict[int, SegmentRange], moment_ms: int | None = None) -> None:
         self.cut, self.moment_ms = cut, moment_ms

@@ -94,10 +94,10 @@ RUN_IDLE_S = 1.0  # a file unused for this long is closed for another segment's
 RUN_WRITERS = 4  # files of one container written concurrently
 LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; above it writers wait for tier 2
 CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when it has this much waiting
-CHUNK_MAX_BYTES = 64 * MIB  # compaction builds chunks up to this size
+CHUNK_MAX_BYTES = 16 * MIB  # of a chunk built in memory, from the log or by compaction
 CHUNK_FLUSH_AGE_S = 10.0  # or when its oldest waiting bytes are this old
 STORAGE_WRITER_TICK_S = 0.25  # interval of the storage writer's checks
-STORAGE_WRITER_RUNS = 4  # moved to tier 2 concurrently, each in memory meanwhile: a quarter of the largest chunk
+STORAGE_WRITER_RUNS = 4  # moved to tier 2 concurrently, each in memory meanwhile: up to CHUNK_MAX_BYTES
 CHUNK_GARBAGE_DELAY_S = 30.0  # readers with the name of a replaced chunk finish within this time
 CHECKPOINT_INTERVAL_S = 2.0  # interval of write-behind from memory to LMDB
 CHECKPOINT_DIRTY_RECORDS = 5_000  # or when this many records wait: collecting them blocks the loop for 50 ms
@@ -140,7 +140,7 @@ EVENT_SIZES_LISTED = 100_000  # in one reply: at most 400 KiB, and a tenth if th
 EVENT_SIZES_SCANNED_BYTES = 8 * MIB  # scanned for one reply
 EVENT_SIZES_A_TURN = 1_000  # of them in one iteration of the loop, 0.15 us each; equal sizes hardly count
 EVENT_SIZES_AT_ONCE = 4  # replies being built: each holds a block, and the sizes
-CHUNKS_LOCATED = 1_000  # in one reply: 300 KiB, if each has CHUNK_MAX_BYTES
+CHUNKS_LOCATED = 1_000  # in one reply: 175 KiB, if each has RUN_FILE_BYTES
 LOAD_PAGE_SEGMENTS = 250  # in one reply: 2 MiB if all have key samples
 LOAD_REPORT_POSITIONS = 64  # of keys, in one report of a writer
 LOAD_KEY_POSITIONS = 512  # kept per segment
@@ -475,7 +475,7 @@ def override(limits: dict[str, Any], text: str) -> None:
         name, _, value = item.partition("=")
         name = name.strip().upper()
         if not isinstance(limits.get(name), int | float):
-            raise ValueError(f"NADI_LIMITS: unknown limit {name}")
+            raise ValueError(f"NADI_LIMITS: unknown limit {name}: the limits are in nadi/limits/__init__.py")
         kind = type(limits[name])
         try:
             number = kind(value)

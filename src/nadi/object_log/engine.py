@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
     >>> check_name("log/3/7.frame")
     >>> check_name("log/../3")
     Traceback (most recent call last):
-    nadi.errors.InvalidNameError: 'log/../3' is not a valid object name: letters, digits, - and ., in folders by /
+    nadi.errors.InvalidNameError: 'log/../3' is not a valid object name: use letters, digits, '-', '.'; '/' for folders
     """
     if len(name) > _LONGEST_ALL or not _NAME.fullmatch(name) or max(map(len, name.split("/"))) > _LONGEST:
-        raise InvalidNameError("valid object", name, "letters, digits, - and ., in folders by /")
+        raise InvalidNameError("valid object", name, "use letters, digits, '-', '.'; '/' for folders")

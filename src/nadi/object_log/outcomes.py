@@ -7,6 +7,7 @@ return. The `…_patiently` functions do so for a starting server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -17,8 +18,11 @@ from nadi.object_log.failures import RefusedError
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 PATIENCE_S = 30.0  # for one operation
+_WARN_AFTER_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 3.0
 
 
@@ -28,7 +32,7 @@ async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtim
     StoreError: the store refuses, or contradicts itself for `PATIENCE_S`. UnavailableError: it doesn't respond for so
     long.
     """
-    until = runtime.monotonic() + PATIENCE_S
+    until, has_warned = runtime.monotonic() + PATIENCE_S, False
     backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, sleep=runtime.sleep, chance=runtime.chance)
     while True:
         try:
@@ -41,9 +45,13 @@ async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtim
                     f"the store can't {what}: its answers have contradicted each other for {PATIENCE_S:.0f} s, so it "
                     "may lose objects or compare them wrongly: use another store"
                 ) from None
-        except UnavailableError:
-            if runtime.monotonic() >= until:
+        except UnavailableError as error:
+            remaining_s = until - runtime.monotonic()
+            if remaining_s <= 0:
                 raise
+            if not has_warned and remaining_s <= PATIENCE_S - _WARN_AFTER_S:
+                log.warning("%s; retrying for up to %.0f s", error, remaining_s)
+                has_warned = True
         await backoff.pause()
 
 

@@ -112,7 +112,7 @@ OnStep = Callable[[str], None]
 
 class Indexer(StreamWorker[ShardManifest]):
     """Adds a stream's events to its index. on_step: called with the name of each step of a batch: "built", "stored",
-    "lettered", "added"."""
+    "dead-lettered", "added"."""
 
     remedy = REMADE
 
@@ -247,7 +247,7 @@ class Indexer(StreamWorker[ShardManifest]):
         shard = await self._shards.put_built(name, built)
         self._on_step("stored")
         await self._write_dead_letters(built)
-        self._on_step("lettered")
+        self._on_step("dead-lettered")
 
         def is_added(manifest: ShardManifest) -> bool:
             if shard is not None:

@@ -78,7 +78,7 @@ class StoreCounters:
     see `tracing`."""
 
     def __init__(self) -> None:
-        self.queue, self.frame, self.sync, self.whole = (Histogram(QUICK_S) for _ in range(4))
+        self.queue, self.frame, self.sync, self.total = (Histogram(QUICK_S) for _ in range(4))
         self.appends = self.refused_appends = self.events = self.append_bytes = 0
         self.frames = self.frame_bytes = 0
         self.throttles = 0
@@ -86,7 +86,7 @@ class StoreCounters:
         self.recoveries = 0
         self.reads = self.read_bytes = 0  # from memory
         self.fetched_reads = self.fetched_bytes = 0
-        self.moved_chunks = self.moved_bytes = 0
+        self.tiered_chunks = self.tiered_bytes = 0
         self.compacted_chunks = self.compacted_bytes = 0
         self.deleted_chunks = self.tier2_errors = 0
         self.checkpoints, self.snapshots = Histogram(SLOW_S), Histogram(SLOW_S)
@@ -100,7 +100,7 @@ class StoreCounters:
         for at, count, _ in arrivals:
             if count:
                 self.queue.add(taken_at - at, count)
-                self.whole.add(answered - at, count)
+                self.total.add(answered - at, count)
                 appends += count
         if appends:
             self.frame.add(stages.building_s, appends)
@@ -123,8 +123,8 @@ class StoreCounters:
 
     def count_move(self, size_bytes: int, *, was_in_log: bool) -> None:
         if was_in_log:
-            self.moved_chunks += 1
-            self.moved_bytes += size_bytes
+            self.tiered_chunks += 1
+            self.tiered_bytes += size_bytes
         else:
             self.compacted_chunks += 1
             self.compacted_bytes += size_bytes

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from nadi import errors
 from nadi.defaults import MOST_CONTAINERS
+from nadi.naming import plural
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.object_log.failures import public
 from nadi.object_log.files import OURS
@@ -52,13 +53,17 @@ def mapped_errors(folder: Path) -> Iterator[None]:
     except errors.NadiError:  # some are OSErrors too
         raise
     except OSError as error:
+        if folder.exists() and not folder.is_dir():
+            raise errors.InvalidArgumentError(
+                f"{folder} is a file, not a folder: choose another data folder"
+            ) from error
         if disk.is_disk_full(error):
             raise errors.StorageFullError(
                 f"no space for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
         raise errors.DataFolderError(
             f"the data folder {folder} can't be used ({error}): check that its disk works and that this user may "
-            "write to it, or choose another folder with --data"
+            "write to it, or choose another folder"
         ) from error
 
 
@@ -186,8 +191,8 @@ def _read_own(folder: Path) -> StoreFile | str:
 def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, unique: str) -> StoreFile:
     """Return the store that a server with this configuration uses. A new folder gets its files, durably; damaged files
     are healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
-    DataFolderError: the store is unknown, is another one, was created with another number of containers, lacks one of
-    them, or was moved. InvalidArgumentError: the number of containers is out of range, or the URL isn't a store's."""
+    DataFolderError: the store is unknown, is another one, lacks a container, or was moved. InvalidArgumentError: it was
+    created with another number of containers, the number is out of range, or the URL isn't a store's."""
     if (folder / TIER2).is_symlink():  # two folders, each with its own lock, could share it
         raise errors.DataFolderError(
             f"{folder / TIER2} is a link, and the folder's lock doesn't protect its target: create a new folder with "
@@ -208,9 +213,9 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
             f"{STORE} and {TIER2}/{IDENTITY} in {folder} contradict each other: remove the wrong one"
         )
     if containers is not None and containers != location.store.containers:
-        raise errors.DataFolderError(
-            f"the data folder {folder} was created with {location.store.containers} containers, "
-            "which can't be changed: omit --containers"
+        raise errors.InvalidArgumentError(
+            f"the data folder {folder} was created with {plural(location.store.containers, 'container')}, "
+            f"not {containers:,}, and their number can't be changed: leave out --containers"
         )
     for problem in unexpected_containers(folder, location.store.containers):
         raise errors.DataFolderError(f"the data folder {folder} can't be used: {problem}")
@@ -231,9 +236,9 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
 
 def check_version(folder: Path) -> None:
     """Refuse a folder of another version: its states, misread, would look damaged and be "repaired".
-    DataFolderVersionError: another version wrote it. DataFolderError: it is the store of a cluster."""
+    DataFolderVersionError: another version wrote it. InvalidArgumentError: it is the store of a cluster."""
     if (folder / IDENTITY).exists():
-        raise errors.DataFolderError(
+        raise errors.InvalidArgumentError(
             f"{folder} is the store of a cluster: serve it with `nadi up --workers N --data {folder}`; other commands "
             f"take its URL, {folder.absolute().as_uri()}"
         )
@@ -267,17 +272,17 @@ def _check_is_new(folder: Path, wrong: str) -> None:
 
 
 def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFile:
-    """Return the store with the configured settings; raise DataFolderError if that contradicts the folder."""
+    """Return the store with the configured settings; raise InvalidArgumentError if they contradict the folder."""
     if store.is_elsewhere:
         if configured is None or normalized_url(configured.url) != store.url:
-            raise errors.DataFolderError(
+            raise errors.InvalidArgumentError(
                 f"the data folder {folder} keeps its chunks in {store.url}"
                 f"{f', not in {configured.url}' if configured else ''}: start it with --tier2 {store.url}, "
                 "or move it to another folder with `nadi migrate`"
             )
     elif configured is None:
         if store.url:
-            raise errors.DataFolderError(
+            raise errors.InvalidArgumentError(
                 f"the data folder {folder} was created for chunks in {store.url}: start it with --tier2 {store.url}, "
                 "or remove the folder, which is still empty"
             )
@@ -285,7 +290,7 @@ def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFi
     url = normalized_url(configured.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
-        raise errors.DataFolderError(
+        raise errors.InvalidArgumentError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
             f"new folder with `nadi migrate {folder} NEW --tier2 {url}`"
         )
@@ -384,9 +389,11 @@ def container_names(numbers: Iterable[int]) -> str:
 
 
 def unexpected_containers(folder: Path, count: int) -> list[str]:
-    """Describe each container beyond `count`, and what to do about it."""
-    others = [path.name for number, path in container_folders(folder).items() if number >= count]
-    return [f"{name} is unexpected: `{STORE}` says {count} containers; move it elsewhere" for name in others]
+    """Describe each folder or file named as a container beyond `count`, and what to do about it."""
+    matches = [match for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name))]
+    others = sorted((int(match[1]), match[0]) for match in matches if int(match[1]) >= count)
+    said = plural(count, "container")
+    return [f"{name} is unexpected: `{STORE}` says {said}; move it elsewhere" for _, name in others]
 
 
 def check_is_whole(folder: Path) -> None:

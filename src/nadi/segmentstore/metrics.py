@@ -93,7 +93,7 @@ def samples(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
     counts, cache = store.counts, store.cache
     for name, _, attribute in _COUNTED:
         yield _sample(name, getattr(counts, attribute))
-    for stage in ("queue", "frame", "sync", "whole"):
+    for stage in ("queue", "frame", "sync", "total"):
         yield _sample("nadi_store_append_seconds", getattr(counts, stage).read(), stage)
     yield _sample("nadi_store_reads", counts.reads, "memory")
     yield _sample("nadi_store_reads", counts.fetched_reads, "storage")
@@ -104,9 +104,9 @@ def samples(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
     yield _sample("nadi_store_cache_hits", cache.hits)
     yield _sample("nadi_store_cache_misses", cache.misses)
     yield _sample("nadi_store_cache_evictions", cache.evictions)
-    yield _sample("nadi_store_tier2_chunks", counts.moved_chunks, "moved")
+    yield _sample("nadi_store_tier2_chunks", counts.tiered_chunks, "tiered")
     yield _sample("nadi_store_tier2_chunks", counts.compacted_chunks, "compacted")
-    yield _sample("nadi_store_tier2_bytes", counts.moved_bytes, "moved")
+    yield _sample("nadi_store_tier2_bytes", counts.tiered_bytes, "tiered")
     yield _sample("nadi_store_tier2_bytes", counts.compacted_bytes, "compacted")
     yield _sample("nadi_store_checkpoint_seconds", counts.checkpoints.read())
     yield _sample("nadi_store_snapshot_seconds", counts.snapshots.read())
@@ -129,7 +129,7 @@ def _containers(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
         state, number = state_of(container), str(container.number)
         states[state] += 1
         yield _sample("nadi_store_container_up", int(state == "running"), number)
-        for work, seconds in ({"moving": 0.0, "checkpoints": 0.0} | container.throttle.paused_s).items():
+        for work, seconds in ({"tiering": 0.0, "checkpoints": 0.0} | container.throttle.paused_s).items():
             yield _sample("nadi_store_paused_seconds", seconds, number, work)
         if state == "running":
             yield from _running(container, number, runtime.monotonic())

@@ -44,7 +44,6 @@ from nadi.wire.fields import Buffer
 log = logging.getLogger(__name__)
 
 COMPACT_FROM = 8  # number of consecutive small chunks that are merged
-FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # memory that one chunk takes while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
 FULL_PAUSE_S = 1.0  # the longest between two attempts on a full disk
@@ -213,7 +212,7 @@ class StorageWriter:
                     container, most_bytes = self._container, self._container.log_max_bytes // 4
                     if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
                         # yield to frames, unless the log needs the space
-                        await asyncio.sleep(container.throttle.pause("moving", self._runtime.monotonic() - began))
+                        await asyncio.sleep(container.throttle.pause("tiering", self._runtime.monotonic() - began))
                 elif self._moving:
                     await asyncio.sleep(STORAGE_WRITER_TICK_S)
                 else:
@@ -253,7 +252,7 @@ class StorageWriter:
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
         moving = set(self._moving.values())
-        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.free_bytes())  # a nearly full disk still accepts small chunks
+        most_bytes = min(CHUNK_MAX_BYTES, self._chunks.free_bytes())  # a nearly full disk still accepts small chunks
         runs = self._container.runs
         for record, due_before in self._due(everything):
             move = next_move(record, self._moving, runs, most_bytes, due_before, adopts=self._chunks.is_here)
@@ -397,7 +396,7 @@ class StorageWriter:
                         break
                     run, size = [], 0
                     continue
-                if size + extent.length > FLUSH_MAX_BYTES:
+                if size + extent.length > CHUNK_MAX_BYTES:
                     break
                 run.append(extent)
                 size += extent.length

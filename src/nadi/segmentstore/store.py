@@ -209,7 +209,7 @@ class SegmentStore:
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
-        self._report = SeldomWarning(log, "%d connections closed, the last from %s: %s", runtime.monotonic)
+        self._report = SeldomWarning(log, "connections closed: %d, the last from %s: %s", runtime.monotonic)
         self.listener: Listener | None = None
         self.address = ("", 0)
         self.too_slow = 0  # connections ended because the peer was too slow

@@ -50,10 +50,10 @@ STOP_GRACE_S = 1.0
 MEANINGS = by_name(
     (
         MetricDefinition("nadi_build_info", "Always 1, with nadi's version as a label.", ("version",)),
-        MetricDefinition("nadi_connections", "Open connections, by door (store or REST port).", ("door",)),
-        MetricDefinition("nadi_connections_refused", "Connections rejected at a limit, by door.", ("door",), "counter"),
+        MetricDefinition("nadi_connections", "Open connections, by port (store or rest).", ("port",)),
+        MetricDefinition("nadi_connections_refused", "Connections rejected at a limit, by port.", ("port",), "counter"),
         MetricDefinition(
-            "nadi_connections_ended", "Connections evicted in favour of others, by door.", ("door",), "counter"
+            "nadi_connections_ended", "Connections evicted in favour of others, by port.", ("port",), "counter"
         ),
         MetricDefinition("nadi_rpc_calls", "RPC calls over gRPC in progress."),
         MetricDefinition(
@@ -91,11 +91,8 @@ class ServerAssembly:
     async def start(self) -> None:
         security = self._config.security
         security.check_address(self._config.host, self._config.advertised_host)
-        self._tls: ServerTls | None = None
-        if security.tls_certificate is not None and security.tls_key is not None:
-            certificate = check_path("the TLS certificate", security.tls_certificate)
-            self._tls = ServerTls(certificate, check_path("the TLS key", security.tls_key))
-        self.gate = _gate_of(security)
+        self._tls = tls_of(security)
+        self.gate = gate_of(security)
         self._context = self._tls.ssl_context() if self._tls is not None else None
         async with ShutdownSteps() as parts:
             if self.gate is not None:
@@ -176,12 +173,12 @@ class ServerAssembly:
         parts.step("the gRPC port", partial(rpc.stop, STOP_GRACE_S), STOP_PORT_S)
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{advertised}:{port}"
 
-    def _open_own_clients(self, parts: ShutdownSteps, door: ServerPorts, index: OwnClients) -> None:
+    def _open_own_clients(self, parts: ShutdownSteps, ports: ServerPorts, index: OwnClients) -> None:
         """Connect the web page and the REST port's data requests to the server through its ordinary ports."""
         closing: list[Callable[[], Awaitable[None]]] = [index.close]
         if self._api is not None:
-            intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, door), authenticates=self._config.security.authenticates)
-            self._api.intake, self._page.door = intake, door
+            intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, ports), authenticates=self._config.security.authenticates)
+            self._api.intake, self._page.ports = intake, ports
             closing += [intake.close, self._page.close]
 
         async def close() -> None:
@@ -192,12 +189,12 @@ class ServerAssembly:
     def _samples(self) -> Iterator[Sample]:
         yield _sample("nadi_build_info", 1, nadi.__version__)
         yield from samples(self.store, self._runtime)
-        doors = {"store": [self.store.listener] if self.store.listener else []}
-        doors["rest"] = [rest.listener for rest in self._rests]
-        for door, listeners in doors.items():
-            yield _sample("nadi_connections", sum(len(listener.connections) for listener in listeners), door)
-            yield _sample("nadi_connections_refused", sum(listener.refused for listener in listeners), door)
-            yield _sample("nadi_connections_ended", sum(listener.ended for listener in listeners), door)
+        ports = {"store": [self.store.listener] if self.store.listener else []}
+        ports["rest"] = [rest.listener for rest in self._rests]
+        for port, listeners in ports.items():
+            yield _sample("nadi_connections", sum(len(listener.connections) for listener in listeners), port)
+            yield _sample("nadi_connections_refused", sum(listener.refused for listener in listeners), port)
+            yield _sample("nadi_connections_ended", sum(listener.ended for listener in listeners), port)
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
         yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
         if self.gate is not None:
@@ -210,7 +207,17 @@ def _sample(name: str, value: Value, *labels: str) -> Sample:
     return Sample(MEANINGS[name], value, labels)
 
 
-def _gate_of(security: ServerSecurity) -> Gate | None:
+def tls_of(security: ServerSecurity) -> ServerTls | None:
+    """Return the server's certificate and key; None without TLS."""
+    if security.tls_certificate is None or security.tls_key is None:
+        return None
+    certificate = check_path("the TLS certificate", security.tls_certificate)
+    return ServerTls(certificate, check_path("the TLS key", security.tls_key))
+
+
+def gate_of(security: ServerSecurity) -> Gate | None:
+    """Return the authenticator of callers; None if they needn't authenticate. InvalidArgumentError: a file of users or
+    keys is invalid."""
     if not security.authenticates:
         return None
     bearer = None

@@ -69,14 +69,14 @@ class ClusterServer(ServerAssembly):
         if self._config.shared is not None:
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
-        door = partial(ServerPorts, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
-        index = OwnClients(PAGE_ANSWER_S, door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
+        ports = partial(ServerPorts, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
+        index = OwnClients(PAGE_ANSWER_S, ports(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
         self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
         self._more_samples = self.node.samples
         if self._api is not None:
             self._api.cluster = self.node.operator
-        self._open_own_clients(parts, door(), index)
+        self._open_own_clients(parts, ports(), index)
 
     async def _open_node(self, parts: ShutdownSteps) -> None:
         """Open the object store, and this server's segment store over it."""

@@ -213,6 +213,8 @@ def embedded(
     ...     server.controller_uri.startswith("tcp://127.0.0.1:")
     True
     """
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise InvalidArgumentError(f"the data folder can't be {folder!r}: pass a path")
     if folder == "":
         raise InvalidArgumentError("the data folder is empty: give a path, or '.' for the current folder")
     path = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="nadi-")

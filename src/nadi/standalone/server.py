@@ -87,16 +87,16 @@ class Server(ServerAssembly):
         parts.callback(self.controller.end_waits)  # before the gRPC port closes, which waits for the calls under way
         for rest in self._rests:  # stop before the controller, which answers requests under way
             parts.step("the REST port", rest.stop, STOP_PORT_S)
-        index = OwnClients(PAGE_ANSWER_S, self._door("" if tokens is None else tokens.master()))
+        index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
-        self._open_own_clients(parts, self._door(), index)
+        self._open_own_clients(parts, self._own_ports(), index)
         leaving = _Leaving(self.folder, self.store)
         parts.step("a migration's hold", leaving.stop, STOP_PORT_S)
         self._answering = self.controller
         if self._api is not None:
             self._api.controller, self._api.migration = self.controller, leaving
 
-    def _door(self, token: str = "") -> ServerPorts:
+    def _own_ports(self, token: str = "") -> ServerPorts:
         """Return this process's own address, whatever address clients are given."""
         host, port = self._config.host, self._rpc_address[1]
         host = DEFAULT_HOST if is_any_address(host) else host

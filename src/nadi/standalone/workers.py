@@ -19,7 +19,8 @@ from pathlib import Path
 
 from nadi.backoff import Backoff
 from nadi.config import ServerConfig, SharedPorts
-from nadi.errors import NadiError
+from nadi.errors import InvalidArgumentError, NadiError
+from nadi.segmentstore.data_dir import find_store
 from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer
 from nadi.standalone.ports import listening
 
@@ -35,12 +36,17 @@ class Workers:
 
     Its data folder is the store of their cluster; servers without `--workers` can't use it. The workers share its
     ports; store ports count up from the configured one, 0 for any. Each worker's own REST port follows the shared one.
-    `with Workers(…) as workers: workers.watch(until)` serves until the event is set. Raises, on entry, as a server of a
-    cluster; UnavailableError if a port is taken.
+    `with Workers(…) as workers: workers.watch(until)` serves until the event is set. InvalidArgumentError: the folder
+    is a single server's. Raises, on entry, as a server of a cluster; UnavailableError if a port is taken.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         config.check()
+        if find_store(config.folder).store is not None:
+            raise InvalidArgumentError(
+                f"the data folder {config.folder} was created without --workers: start it without, or move its data "
+                f"to a new folder: `nadi migrate {config.folder} file:///NEW`, then `nadi up --workers N --data /NEW`"
+            )
         self.controller_uri = self.rest_uri = ""
         self._config = config
         self._count = count = config.workers or 1

@@ -14,6 +14,14 @@ from nadi.errors import InvalidArgumentError
 from nadi.loopback_clients import OwnClients
 from nadi.web.bodies import ABOUT
 
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+}
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -31,22 +39,34 @@ def parameters_of(query: type[msgspec.Struct]) -> tuple[Parameter, ...]:
 
 
 def parse_query(call: RestCall, kind: type[T]) -> T:
-    """Parse the query; InvalidArgumentError for invalid values. Unknown parameters are ignored, as others may use them,
-    unless the kind forbids them."""
+    """Parse the query; InvalidArgumentError for invalid values."""
     query, known = call.request.query_params, {parameter.name: parameter.schema for parameter in parameters_of(kind)}
     values = {
         name: query.getlist(name) if known.get(name, {}).get("type") == "array" else query[name] for name in query
     }
-    if kind.__struct_config__.forbid_unknown_fields and (unknown := values.keys() - known):
-        raise InvalidArgumentError(f"unknown parameter {min(unknown)[:60]!r}: the parameters are {', '.join(known)}")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         name = str(error).rpartition("`$.")[2].rstrip("`")
         if name in known:
-            schema = msgspec.json.encode(known[name]).decode()
-            raise InvalidArgumentError(f"invalid {name} {values[name]!r:.60}: it must match {schema}") from None
+            raise InvalidArgumentError(f"{name} must be {_allowed(known[name])}, not {values[name]!r:.60}") from None
         raise InvalidArgumentError(f"invalid query: {error}") from None
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    """Describe the values of a schema in words.
+
+    >>> _allowed({"enum": ["first", "last"], "default": "first"}), _allowed({"type": "integer", "minimum": 1})
+    ('first or last', 'an integer, at least 1')
+    """
+    if "enum" in schema:
+        *others, last = map(str, schema["enum"])
+        return f"{', '.join(others)} or {last}" if others else last
+    if "anyOf" in schema:
+        return " or ".join(_allowed(each) for each in schema["anyOf"] if each.get("type") != "null")
+    kind = str(schema.get("type", "valid"))
+    bounds = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
+    return ", ".join([f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}", *bounds])
 
 
 def authorization_of(call: RestCall) -> str:

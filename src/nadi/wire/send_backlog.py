@@ -1,4 +1,4 @@
-"""SendBacklog bytes of a connection that are still in this process, and detection of stalled peers."""
+"""Unsent bytes of a connection, and detection of stalled peers."""
 
 from __future__ import annotations
 

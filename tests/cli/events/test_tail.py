@@ -73,7 +73,7 @@ def test_idle_option_ends_a_following_command(shell: Shell, manager: nadi.Stream
     assert shell.run("read", "home", "idle", "--follow", "--idle", "2").output == "a\nb\n"
     assert shell.run("tail", "home", "idle", "-c", "1").output == "a\n"
     for words in (("tail", "home", "idle", "--no-follow"), ("read", "home", "idle")):
-        assert "--idle" in shell.run(*words, "--idle", "1", code=1).stderr
+        assert "--idle" in shell.run(*words, "--idle", "1", code=2).stderr
 
 
 def test_position_may_be_an_age(shell: Shell, manager: nadi.StreamManager) -> None:
@@ -81,8 +81,8 @@ def test_position_may_be_an_age(shell: Shell, manager: nadi.StreamManager) -> No
     for age in ("-1h", "-999999d", "-999999999999d"):
         assert shell.run("read", "home", "ages", "--from", age).output == "a\n", age
         assert shell.run("read", "home", "ages", "--to", age).output == "", age
-    assert "'5'" in shell.run("read", "home", "ages", "--from", "-5", code=1).stderr
-    assert "'5MB'" in shell.run("read", "home", "ages", "--from", "-5MB", code=1).stderr
+    assert "'5'" in shell.run("read", "home", "ages", "--from", "-5", code=2).stderr
+    assert "'5MB'" in shell.run("read", "home", "ages", "--from", "-5MB", code=2).stderr
     shell.run("group", "create", "home", "recent", "ages", "--from", "ages=-1h", "--to", "tail")
     shell.run("slice", "create", "home", "ages", "recent", "--from", "-1h")
     assert shell.run("read", "home", "recent", "--slice").output == "a\n"
@@ -126,7 +126,7 @@ def test_read_output_options(shell: Shell, manager: nadi.StreamManager) -> None:
         (["--follow", "--to", "tail"], "--to"),
         (["--slice", "--from", "head"], "--from"),
     ):
-        assert named in shell.run("read", "home", "layouts", *wrong, code=1).stderr.replace("\n", " "), wrong
+        assert named in shell.run("read", "home", "layouts", *wrong, code=2).stderr.replace("\n", " "), wrong
 
 
 def test_read_into_a_closed_pipe_ends_silently(

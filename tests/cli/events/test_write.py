@@ -40,7 +40,7 @@ def test_write_reads_files_in_order(shell: Shell, manager: nadi.StreamManager, t
     second.write_bytes(b"3\n")
     shell.run("write", "home", "files", str(first), "-", str(second), "--create", "1", stdin=b"between\n")
     assert events(manager, "files") == [b"1", b"2", b"between", b"3"]
-    missing = shell.run("write", "home", "files", str(first), str(tmp_path / "none"), code=1)
+    missing = shell.run("write", "home", "files", str(first), str(tmp_path / "none"), code=2)
     assert str(tmp_path / "none") in missing.stderr.replace("\n", "")
     assert len(events(manager, "files")) == 4, "nothing is written if a file is missing"
     shell.run("write", "home", "files", "--whole", str(first), str(second))
@@ -57,7 +57,7 @@ def test_write_with_custom_delimiters(shell: Shell, manager: nadi.StreamManager)
         (["--key-separator", ";", "--whole"], "--whole"),
         (["--key", "a", "--key-field", "b"], "--key-field"),
     ):
-        assert named in shell.run("write", "home", "cut", *wrong, code=1, stdin=b"f\n").stderr.replace("\n", " ")
+        assert named in shell.run("write", "home", "cut", *wrong, code=2, stdin=b"f\n").stderr.replace("\n", " ")
     assert len(events(manager, "cut")) == 4
 
 
@@ -109,12 +109,12 @@ def test_write_stores_events_before_an_invalid_line(shell: Shell, manager: nadi.
         (["--key-field", "m"], b'{"m": 1}\n{"m": 2}\n[3\n{"m": 4}\n', ""),
     ):
         before = len(events(manager, "bad"))
-        done = shell.run("write", "home", "bad", *options, code=1, stdin=lines)
+        done = shell.run("write", "home", "bad", *options, code=2, stdin=lines)
         assert done.stderr.startswith("wrote 2 events, "), options
         assert "line 3 of standard input is not an event: " in done.stderr
         assert named in done.stderr, options
         assert len(events(manager, "bad")) == before + 2, options
-        done = shell.run("write", "home", "bad", "--transaction", *options, code=1, stdin=lines)
+        done = shell.run("write", "home", "bad", "--transaction", *options, code=2, stdin=lines)
         assert done.stderr.startswith("nothing was written"), options
         assert len(events(manager, "bad")) == before + 2, options
 

@@ -72,7 +72,7 @@ def test_import_restores_exported_events(
     done = shell.run("export", "home", "meters", str(file))
     assert done.stderr.replace("\n", "") == f"exported {len(written):,} events, {size:,} bytes to {file}"
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    done = shell.run("import", str(file), "home", f"again-{kind}", "--create", "2")
+    done = shell.run("import", "home", f"again-{kind}", str(file), "--create", "2")
     assert done.stderr == f"wrote {len(written):,} events, {size:,} bytes\n"
     exported, imported = by_segment(manager, "meters"), by_segment(manager, f"again-{kind}")
     assert sorted(event for events in imported.values() for event in events) == sorted(written)
@@ -95,7 +95,7 @@ def test_export_of_a_slice_with_keys(shell: Shell, manager: nadi.StreamManager, 
     file = tmp_path / "some"
     options = "--slice", f"{stream}-first", "--key-field", "m", "--format", kind
     shell.run("export", "home", stream, str(file), *options)
-    shell.run("import", str(file), "home", f"{stream}-again", "--create", "8", "--format", kind, "--transaction")
+    shell.run("import", "home", f"{stream}-again", str(file), "--create", "8", "--format", kind, "--transaction")
     imported = by_segment(manager, f"{stream}-again")
     segments = manager.current_segments("home", f"{stream}-again")
 
@@ -106,18 +106,18 @@ def test_export_of_a_slice_with_keys(shell: Shell, manager: nadi.StreamManager, 
     assert b'{"m": "oven", "n": 1}' in imported[segment_of("oven")]
     assert b'{"m": "lamp"}' in imported[segment_of("lamp")]
     assert b'{"x": 1}' in imported[segment_of("0.#epoch.0")]
-    shell.run("import", str(file), "home", f"{stream}-again", "--format", kind, "--key", "all", "--quiet")
+    shell.run("import", "home", f"{stream}-again", str(file), "--format", kind, "--key", "all", "--quiet")
     assert len(by_segment(manager, f"{stream}-again")[segment_of("all")]) >= 3
-    assert "--force" in shell.run("export", "home", stream, str(file), "--format", kind, code=1).stderr
+    assert "--force" in shell.run("export", "home", stream, str(file), "--format", kind, code=2).stderr
     shell.run("export", "home", stream, str(file), "--format", kind, "--force", "--from", "tail", "--quiet")
-    assert shell.run("import", str(file), "home", stream, "--format", kind).stderr == "wrote 0 events, 0 bytes\n"
+    assert shell.run("import", "home", stream, str(file), "--format", kind).stderr == "wrote 0 events, 0 bytes\n"
 
 
 def test_import_of_the_output_of_read(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
     shell.run("write", "home", "read", "--create", "1", stdin=b'"quoted" \\ \xc3\xa9\n\xff\n')
     file = tmp_path / "read.ndjson"
     file.write_text(shell.run("read", "home", "read", "--json").stdout)
-    shell.run("import", str(file), "home", "read", "--quiet")
+    shell.run("import", "home", "read", str(file), "--quiet")
     (events,) = by_segment(manager, "read").values()
     assert events == [b'"quoted" \\ \xc3\xa9', b"\xff"] * 2
 
@@ -126,7 +126,7 @@ def test_import_of_foreign_parquet_files(shell: Shell, manager: nadi.StreamManag
     manager.create_stream("home", "others", 1)
     file = tmp_path / "own.parquet"
     pq.write_table(pa.table({"event": ["a", "b"], "more": [1, 2]}), file)
-    shell.run("import", str(file), "home", "others")
+    shell.run("import", "home", "others", str(file))
     assert by_segment(manager, "others") == {0: [b"a", b"b"]}
     for number, (kind, values) in enumerate(
         (
@@ -140,7 +140,7 @@ def test_import_of_foreign_parquet_files(shell: Shell, manager: nadi.StreamManag
     ):
         columns = {"event": pa.array(values, kind), "key": pa.nulls(2), "segment_id": pa.nulls(2)}
         pq.write_table(pa.table(columns), file)
-        shell.run("import", str(file), "home", f"odd-{number}", "--create", "1")
+        shell.run("import", "home", f"odd-{number}", str(file), "--create", "1")
         assert by_segment(manager, f"odd-{number}") == {0: [b"a", b"b"]}, kind
     no_text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     for table, named in (
@@ -154,7 +154,7 @@ def test_import_of_foreign_parquet_files(shell: Shell, manager: nadi.StreamManag
         (pa.table({"event": ["a"], "key": no_text}), "UTF-8"),
     ):
         pq.write_table(table, file)
-        assert named in shell.run("import", str(file), "home", "others", code=1).stderr.replace("\n", " ")
+        assert named in shell.run("import", "home", "others", str(file), code=2).stderr.replace("\n", " ")
     for name, content, named in (
         ("x.parquet", b"no parquet", "Parquet"),
         ("x.avro", b"no avro", "Avro"),
@@ -165,10 +165,10 @@ def test_import_of_foreign_parquet_files(shell: Shell, manager: nadi.StreamManag
         ("x.csv", b"a,b\n", ".jsonl, .ndjson, .parquet, .avro"),
     ):
         (tmp_path / name).write_bytes(content)
-        error = shell.run("import", str(tmp_path / name), "home", "others", code=1).stderr.replace("\n", " ")
+        error = shell.run("import", "home", "others", str(tmp_path / name), code=2).stderr.replace("\n", " ")
         assert named in error, name
     assert by_segment(manager, "others") == {0: [b"a", b"b", b"ok"]}, "events before an invalid line are written"
-    missing = shell.run("import", str(tmp_path / "none.jsonl"), "home", "others", code=1).stderr
+    missing = shell.run("import", "home", "others", str(tmp_path / "none.jsonl"), code=2).stderr
     assert "none.jsonl" in missing.replace("\n", "")
 
 
@@ -186,10 +186,10 @@ def test_import_of_foreign_avro_files(shell: Shell, manager: nadi.StreamManager,
         good = {name: b"a" if name == "event" else None for name in kinds}
         with file.open("wb") as to:
             fastavro.writer(to, {"type": "record", "name": "R", "fields": fields}, [good] * 1499 + [record])
-        assert named in shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " "), record
+        assert named in shell.run("import", "home", "records", str(file), code=2).stderr.replace("\n", " "), record
     with file.open("wb") as to:
         fastavro.writer(to, "string", ["a"])
-    assert "`event`" in shell.run("import", str(file), "home", "records", code=1).stderr
+    assert "`event`" in shell.run("import", "home", "records", str(file), code=2).stderr
 
 
 def test_import_of_avro_with_a_missing_codec_names_the_package(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_readers_limit_memory_for_large_events(tmp_path: Path) -> None:
 def test_export_keeps_pipes_and_symbolic_links(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
     os.mkfifo(pipe)
-    done = shell.run("export", "home", "meters", str(pipe), "--format", "jsonl", "--force", code=1)
+    done = shell.run("export", "home", "meters", str(pipe), "--format", "jsonl", "--force", code=2)
     assert str(pipe) in done.stderr.replace("\n", "")
     assert pipe.is_fifo()
-    assert "`nadi read --json`" in shell.run("export", "home", "meters", "-", code=1).stderr.replace("\n", " ")
+    assert "`nadi read --json`" in shell.run("export", "home", "meters", "-", code=2).stderr.replace("\n", " ")
     link.symlink_to("file")
     shell.run("export", "home", "meters", str(link), "--format", "jsonl", "--quiet")
     assert link.is_symlink()
@@ -242,7 +242,7 @@ def test_concurrent_exports_to_one_file_fail(shell: Shell, tmp_path: Path, writt
     file = tmp_path / "x.jsonl"
     with _replacing(file) as part:
         part.write_bytes(b"the other's")
-        done = shell.run("export", "home", "meters", str(file), code=1)
+        done = shell.run("export", "home", "meters", str(file), code=2)
         assert part.name in done.stderr.replace("\n", "")
     assert file.read_bytes() == b"the other's"
     file.unlink()
@@ -268,7 +268,7 @@ def test_interrupted_export_removes_its_temporary_file(tmp_path: Path, monkeypat
 
 def test_import_from_standard_input(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "piped", 1)
-    command = [sys.executable, "-m", "nadi.cli.app", "import", "-", "home", "piped", "--format"]
+    command = [sys.executable, "-m", "nadi.cli.app", "import", "home", "piped", "-", "--format"]
     environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "120"}
 
     def imported(kind: str) -> bytes:
@@ -290,7 +290,7 @@ def test_import_of_a_damaged_file_fails(shell: Shell, tmp_path: Path, written: l
     # more than a block, as Avro doesn't detect damage within an event
     data[len(data) // 3 : len(data) // 3 + 20_000] = random.Random(1).randbytes(20_000)
     file.write_bytes(data)
-    assert "error: " in shell.run("import", str(file), "home", "meters-cut", "--create", "1", code=1).stderr
+    assert "error: " in shell.run("import", "home", "meters-cut", str(file), "--create", "1", code=2).stderr
 
 
 def test_import_of_parquet_detects_a_changed_byte(shell: Shell, tmp_path: Path, manager: nadi.StreamManager) -> None:
@@ -304,7 +304,7 @@ def test_import_of_parquet_detects_a_changed_byte(shell: Shell, tmp_path: Path, 
     data = bytearray(file.read_bytes())
     data[data.index(event) + 10_000] ^= 1
     file.write_bytes(data)
-    assert "error: " in shell.run("import", str(file), "home", "noise-cut", "--create", "1", code=1).stderr
+    assert "error: " in shell.run("import", "home", "noise-cut", str(file), "--create", "1", code=2).stderr
 
 
 def test_failed_export_keeps_the_existing_file(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
@@ -316,7 +316,7 @@ def test_failed_export_keeps_the_existing_file(shell: Shell, tmp_path: Path, wri
         (["--force", "--slice", "none"], "'none'"),
         (["--force", "--slice", "none", "--to", "tail"], "--slice"),
     ):
-        assert named in shell.run("export", "home", "meters", str(file), *options, code=1).stderr.replace("\n", " ")
+        assert named in shell.run("export", "home", "meters", str(file), *options, code=None).stderr.replace("\n", " ")
     nowhere = tmp_path / "none" / "x.jsonl"
     error = shell.run("export", "home", "meters", str(nowhere), code=1).stderr
     assert str(nowhere) in error.replace("\n", "")
@@ -334,6 +334,6 @@ def test_export_to_avro_without_fastavro_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.delitem(sys.modules, "nadi.cli.files.avro", raising=False)
-    done = shell.run("export", "home", "meters", str(tmp_path / "x.avro"), code=1)
+    done = shell.run("export", "home", "meters", str(tmp_path / "x.avro"), code=2)
     assert "pip install 'nadi[avro]'" in done.stderr
     assert list(tmp_path.iterdir()) == []

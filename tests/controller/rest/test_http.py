@@ -40,9 +40,21 @@ def test_unknown_paths_and_methods_fail(rest: httpx.Client) -> None:
         assert "openapi.json" in error_of(rest.get(path), 404)
     for endpoint in ENDPOINTS:
         path = endpoint.path.replace("{", "").replace("}", "")
-        assert "openapi" in error_of(rest.patch(path), 405)
+        message = error_of(rest.patch(path), 405)
+        assert f"does not support PATCH, only {', '.join(verbs_of(rest.patch(path)))}: see /v1/openapi.json" in message
         assert rest.patch(path).headers["allow"]
+        if endpoint.verb == "GET":
+            assert "unknown parameter 'none': " in error_of(rest.get(path, params={"none": "1"}), 400)
     assert rest.head("/v1/scopes").status_code == 200
+
+
+def verbs_of(response: httpx.Response) -> list[str]:
+    return sorted({*response.headers["allow"].split(", ")} - {"HEAD"})
+
+
+def test_body_of_another_type_is_named_in_words_of_json(rest: httpx.Client) -> None:
+    message = error_of(rest.post("/v1/scopes", json={"scopeName": 5}), 400)
+    assert message.endswith("Expected `string`, got `integer` - at `$.scopeName`")
 
 
 @pytest.mark.parametrize(

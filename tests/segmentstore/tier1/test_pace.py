@@ -102,9 +102,9 @@ def written(throttle: BackgroundThrottle, clock: Clock, count: int, took_s: floa
 
 def test_background_work_does_not_pause_at_idle_frame_times() -> None:
     throttle = BackgroundThrottle(clock := Clock())
-    assert throttle.pause("moving", 1.0) == 0, "no frame was written"
+    assert throttle.pause("tiering", 1.0) == 0, "no frame was written"
     written(throttle, clock, 500, 0.000_3)
-    assert throttle.pause("moving", 1.0) == 0
+    assert throttle.pause("tiering", 1.0) == 0
     assert not throttle.paused_s
 
 
@@ -112,11 +112,11 @@ def test_pause_grows_with_frame_time_up_to_a_limit() -> None:
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 500, 0.000_9)
-    assert throttle.pause("moving", 0.01) == pytest.approx(0.02, rel=0.01)
+    assert throttle.pause("tiering", 0.01) == pytest.approx(0.02, rel=0.01)
     written(throttle, clock, 500, 0.02)
-    assert throttle.pause("moving", 0.01) == pytest.approx(0.01 * THROTTLE_MAX_FACTOR)
+    assert throttle.pause("tiering", 0.01) == pytest.approx(0.01 * THROTTLE_MAX_FACTOR)
     assert throttle.pause("compaction", 10.0) == THROTTLE_MAX_S
-    assert throttle.paused_s["moving"] == pytest.approx(0.06, rel=0.01)
+    assert throttle.paused_s["tiering"] == pytest.approx(0.06, rel=0.01)
     assert throttle.paused_s["compaction"] == THROTTLE_MAX_S
 
 
@@ -124,10 +124,10 @@ def test_large_and_old_frames_are_ignored() -> None:
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 500, 0.02, LOG_QUICK_FRAME_BYTES + 1)
-    assert throttle.pause("moving", 0.01) == 0
+    assert throttle.pause("tiering", 0.01) == 0
     written(throttle, clock, 500, 0.02)
     clock.now += 1.0
-    assert throttle.pause("moving", 0.01) == 0, "no caller waits"
+    assert throttle.pause("tiering", 0.01) == 0, "no caller waits"
 
 
 def test_permanently_slow_disk_causes_no_pause() -> None:
@@ -135,6 +135,6 @@ def test_permanently_slow_disk_causes_no_pause() -> None:
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 30_000, 0.002)
-    assert throttle.pause("moving", 0.01) > 0
+    assert throttle.pause("tiering", 0.01) > 0
     written(throttle, clock, 70_000, 0.002)
-    assert throttle.pause("moving", 0.01) == 0
+    assert throttle.pause("tiering", 0.01) == 0

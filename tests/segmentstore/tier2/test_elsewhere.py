@@ -179,7 +179,7 @@ async def test_folder_refuses_another_store_url(tmp_path: Path) -> None:
     async with FakeS3() as fake:
         async with opened(tmp_path, fake):
             pass
-        with pytest.raises(DataFolderError, match=f"--tier2 {URL}"):
+        with pytest.raises(InvalidArgumentError, match=f"--tier2 {URL}"):
             async with opened_as(tmp_path, None):
                 pass
         assert f"keeps its chunks in {URL}, not in s3://bucket/b" in await refused(tmp_path, fake, "s3://bucket/b")
@@ -553,7 +553,7 @@ async def test_killed_claim_of_a_lost_folder_does_not_create_an_empty_one(
             patched.setattr(outcomes, "was_set", killed)
             with pytest.raises(UnavailableError, match="killed"):
                 await claimed(folder, fake)
-        with pytest.raises(DataFolderError, match="--tier2 s3://bucket/chunks"):
+        with pytest.raises(InvalidArgumentError, match="--tier2 s3://bucket/chunks"):
             async with opened_as(folder, None):
                 pass
         await claimed(folder, fake)

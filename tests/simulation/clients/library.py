@@ -49,7 +49,7 @@ class SimulatedController(ControllerClient):
         try:
             return await self._world.rpc(rpc, request, timeout_s)
         except AioRpcError as error:
-            raise _error_of(rpc, self.address, error) from None
+            raise _error_of(self.address, error) from None
 
 
 class _KeyReports(KeyReports):

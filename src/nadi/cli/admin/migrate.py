@@ -15,6 +15,7 @@ from nadi.cli.printing import bar, reporting_errors, say
 from nadi.cli.session import check_absent
 from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
+from nadi.naming import plural
 
 if TYPE_CHECKING:
     from nadi.migration.migrate import MigrationReport
@@ -147,8 +148,9 @@ async def _planned(
     state = f"an unfinished migration to {to} would be resumed" if has_begun else f"{to} is empty and can be the target"
     servers = f"\nstop its servers first: {', '.join(plan.servers)}" if plan.servers else ""
     return (
-        f"{place} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes in "
-        f"{plan.chunks:,} chunks, and {plan.logged_bytes:,} bytes in the log\n{state}{servers}"
+        f"{place} has {plural(plan.segments, 'segment')} in {plural(plan.containers, 'container')}, "
+        f"{plan.bytes:,} bytes in {plural(plan.chunks, 'chunk')}, and {plan.logged_bytes:,} bytes in the log\n"
+        f"{state}{servers}"
     )
 
 

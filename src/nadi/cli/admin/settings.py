@@ -33,10 +33,10 @@ _TYPES = {
 _EXAMPLES = {
     OptionKind.TEXT: '"…"',
     OptionKind.SIZE: '"20GiB"',
-    OptionKind.NUMBER: "1",
     OptionKind.SWITCH: "true",
     OptionKind.TEXTS: '["…"]',
 }
+_NUMBERS = {"store_port": 12345, "rest_port": 9091, "containers": 8, "workers": 2}
 _NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a string", list: "a list"}
 
 
@@ -135,7 +135,8 @@ def read_settings(file: Path) -> dict[str, Any]:
             raise InvalidArgumentError(f"{file}: {_unknown(key, value)}")
         option = _SETTINGS[key]
         if (problem := _problem(value, option)) is not None:
-            example = f"{key} = {_EXAMPLES[option.kind]}"
+            number = option.default or _NUMBERS.get(option.name)
+            example = f"{key} = {number if option.kind is OptionKind.NUMBER else _EXAMPLES[option.kind]}"
             raise InvalidArgumentError(f"{file}: {key} {problem}: use {option.allowed}, such as {example}")
     return {_SETTINGS[key].name: value for key, value in values.items()}
 

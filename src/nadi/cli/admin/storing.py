@@ -53,7 +53,7 @@ def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, s
         key, equals, value = text.partition("=")
         key = key.strip().lower()
         if not equals or not key or not value:
-            raise InvalidArgumentError(f"invalid {name}: use key=value, such as {example}")
+            raise InvalidArgumentError(f"{name} must be key=value, such as {example}")
         if key in options:
             raise InvalidArgumentError(f"{name} {key} is given twice: remove one")
         options[key] = value

@@ -19,8 +19,8 @@ import typer
 from nadi.cli.admin.settings import Sources, read_settings
 from nadi.cli.admin.storing import log_options, store_options
 from nadi.cli.amounts import size_bytes
-from nadi.cli.printing import failure, say
-from nadi.config import OPTIONS, ConfigOption, Mode, OptionKind, ServerConfig
+from nadi.cli.printing import INVALID, failure, say
+from nadi.config import OPTIONS, ConfigOption, Mode, OptionKind, ServerConfig, ServerSecurity
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, NadiError
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer
     from nadi.standalone.server import Server
 
-_WRONG_SETTINGS = 2  # exit code, as for an unknown option: restarting doesn't help
 _STOPPING = "STOPPING=1\nSTATUS=stopping"
 _PORTS = ("port", "store_port", "rest_port")
 _TYPES: dict[OptionKind, Any] = {
@@ -46,7 +45,7 @@ def _ending_on_errors(log_format: str = "text") -> Iterator[None]:
     try:
         yield
     except NadiError as error:
-        code = _WRONG_SETTINGS if isinstance(error, InvalidArgumentError) else 1
+        code = INVALID if isinstance(error, InvalidArgumentError) else 1
         if log_format != "json":
             raise failure(error, code) from None
         import logging
@@ -86,7 +85,7 @@ def up(
             _choose_ports(values)
         checked = _checked(values, sources)
         if print_config:
-            checked.security.check_address(checked.host, checked.advertised_host)
+            _check_security(checked.security, checked.host, checked.advertised_host)
             for line in ("# Settings of `nadi up`, and the source of each", *sources.as_toml(values)):
                 say(line)
             return
@@ -164,17 +163,53 @@ def _checked(values: dict[str, Any], sources: Sources) -> ServerConfig:
         read[of] = store_options(values[url] or "", values[of], name(of))
     read["log_options"] = log_options(values["log_options"], name("log_options"))
     if values["log_max_bytes"] is not None:
-        try:
+        with _naming(name("log_max_bytes")):
             read["log_max_bytes"] = size_bytes(values["log_max_bytes"])
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{name('log_max_bytes')}: {error}") from error
     config = ServerConfig.of(read)
     config.check(sources.name)
+    for of in ("store", "tier2", "log"):
+        if values[of] is not None:
+            with _naming(name(of)):
+                _check_url(of, config)
     taken: dict[int, str] = {}
     for of in _PORTS:
         if (port := values[of]) and (other := taken.setdefault(port, of)) != of:
             raise InvalidArgumentError(f"{name(other)} and {name(of)} are both {port}: change one of them")
     return config
+
+
+@contextmanager
+def _naming(setting: str) -> Iterator[None]:
+    """Name the setting in an InvalidArgumentError."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{setting}: {error}") from error
+
+
+def _check_url(of: str, config: ServerConfig) -> None:
+    """Raise InvalidArgumentError unless this setting is a URL of a store or log; nothing is opened."""
+    from nadi.object_log.opening import log_name
+    from nadi.object_log.urls import check_shared, folder_of
+
+    if of == "log":
+        log_name(str(config.log), **config.log_options)
+    elif of == "store":
+        check_shared(str(config.store))
+        folder_of(str(config.store), **config.store_options)
+    else:
+        folder_of(str(config.tier2), **config.tier2_options)
+
+
+def _check_security(security: ServerSecurity, host: str, advertised_host: str | None) -> None:
+    """Raise InvalidArgumentError if a server would reject the address, or the files of users, keys and certificates."""
+    from nadi.standalone.assembly import gate_of, tls_of
+
+    security.check_address(host, advertised_host)
+    if (tls := tls_of(security)) is not None:
+        tls.ssl_context()
+    if (gate := gate_of(security)) is not None:
+        gate.close()
 
 
 def _set_up_logs_and_traces(config: ServerConfig) -> None:
@@ -215,6 +250,7 @@ def _serve_workers(config: ServerConfig) -> None:
     import signal
     import threading
 
+    from nadi.naming import plural
     from nadi.observe.systemd import notify_systemd
     from nadi.standalone.workers import CONTAINERS_EACH, Workers
 
@@ -224,7 +260,7 @@ def _serve_workers(config: ServerConfig) -> None:
     if config.containers is None and not (data / "cluster.json").exists():
         config = replace(config, containers=CONTAINERS_EACH * count)
     with Workers(config) as workers:
-        say(f"nadi is serving {data.resolve()} with {count} workers")
+        say(f"nadi is serving {data.resolve()} with {plural(count, 'worker')}")
         say(f"  controller     {workers.controller_uri}")
         say(f"  REST           {workers.rest_uri}")
         if port := config.rest_port:
@@ -243,9 +279,12 @@ def _serve_store(config: ServerConfig) -> None:
     from nadi.standalone.clustered import ClusterServer
 
     def ready(server: ClusterServer) -> None:
+        from nadi.naming import plural
+
         cluster = server.cluster
         say(f"nadi is serving {config.store}")
-        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers")
+        containers = f"{len(server.store.containers)} of {plural(cluster.containers, 'container')}"
+        say(f"  server         {server.id}, with {containers}")
         say(f"  cluster        {cluster.cluster}")
         _say_ports(server)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +11,10 @@ import typer
 from nadi.cli.admin.storing import StoreOptions, StoreUrl, log_options, store_options
 from nadi.cli.amounts import age_s
 from nadi.cli.options import DryRun, Rest, TrustStore
-from nadi.cli.printing import Form, print_json, say, show
+from nadi.cli.printing import Form, print_json, say, show, utc
 from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import InvalidArgumentError
+from nadi.naming import plural
 
 if TYPE_CHECKING:
     from nadi.cli.cluster.rest_client import Servers
@@ -45,7 +45,7 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
     if form is Form.JSON:
         print_json(report)
         return
-    say(f"cluster {report.cluster}, {len(report.containers)} containers")
+    say(f"cluster {report.cluster}, {plural(len(report.containers), 'container')}")
     say(f"active controller: {report.controller or 'none'}")
     say("")
     servers = [
@@ -53,11 +53,11 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
             "server": server.id,
             "state": server.state,
             "containers": len(server.containers),
-            "bytes/s": round(server.bytes_per_s),
+            "bytes_per_s": round(server.bytes_per_s),
             "controller": server.controller,
-            "REST": server.rest or None,
+            "rest": server.rest or None,
             "version": server.version,
-            "since": datetime.fromtimestamp(server.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            "since": utc(server.started_ms),
         }
         for server in report.servers
     ]
@@ -70,9 +70,9 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
             "owner": item.owner or None,
             "epoch": item.epoch,
             "target": item.target or None,
-            "log start": f"{item.log_epoch}/{item.log_number}",
-            "log bytes": item.log_bytes,
-            "snapshot bytes": None if item.snapshot is None else item.snapshot.size_bytes,
+            "log_start": f"{item.log_epoch}/{item.log_number}",
+            "log_bytes": item.log_bytes,
+            "snapshot_bytes": None if item.snapshot is None else item.snapshot.size_bytes,
             "age": None if item.snapshot is None or item.snapshot.age_s is None else f"{item.snapshot.age_s:,.0f} s",
         }
         for item in report.containers
@@ -162,7 +162,7 @@ def rebalance(rest: Rest = _DEFAULT_REST, trust_store: TrustStore = None) -> Non
     for server in servers.report().servers:
         if server.state == "alive":
             servers.begin("rebalance", servers.rest_of(server))
-            say(f"server {server.id} is rebalancing; it has {len(server.containers)} containers now")
+            say(f"server {server.id} is rebalancing; it has {plural(len(server.containers), 'container')} now")
 
 
 def _follow(servers: Servers, server: str, name: str, total: int, wait_s: float) -> None:
@@ -172,11 +172,12 @@ def _follow(servers: Servers, server: str, name: str, total: int, wait_s: float)
         report = servers.report()
         remaining = next((len(each.containers) for each in report.servers if each.id == server), 0)
         if remaining != shown:
-            say(f"{name} still has {remaining} of {total} containers" if remaining else f"{name} is drained")
+            say(f"{name} still has {remaining} of {plural(total, 'container')}" if remaining else f"{name} is drained")
             shown = remaining
         if not remaining:
             return
         if time.monotonic() >= until:
-            say(f"{name} still has {remaining} containers after {wait_s:g} s: it continues; see `nadi cluster status`")
+            left = plural(remaining, "container")
+            say(f"{name} still has {left} after {wait_s:g} s: it continues; see `nadi cluster status`")
             raise typer.Exit(1)
         time.sleep(_POLL_S)

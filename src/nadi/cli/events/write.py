@@ -15,6 +15,7 @@ from nadi.cli.options import Create, InTransaction, KeyField, Quiet, Scope, Stre
 from nadi.cli.printing import INTERRUPTED, bar, warn
 from nadi.cli.session import check_absent
 from nadi.errors import InvalidArgumentError, NadiError, ScopeNotFoundError
+from nadi.naming import plural
 
 if TYPE_CHECKING:
     from nadi.client import Ack, EventWriter, StreamManager, Transaction
@@ -155,7 +156,7 @@ class Sink:
 
     @property
     def counts(self) -> str:
-        return f"{self.events:,} event{'s' * (self.events != 1)}, {self.size_bytes:,} bytes"
+        return f"{plural(self.events, 'event')}, {self.size_bytes:,} bytes"
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def export(
     except NadiError:  # includes timeouts of the server, which are OSErrors
         raise
     except OSError as error:
-        raise InvalidArgumentError(f"can't write {file}: {error.strerror or error}") from None
+        raise NadiError(f"can't write {file}: {error.strerror or error}") from None
     except KeyboardInterrupt:
         warn(f"{file} was not written")
         raise typer.Exit(INTERRUPTED) from None
@@ -215,11 +215,11 @@ def _lock(fd: int, part: Path) -> None:
 
 def import_file(
     manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
     file: Annotated[
         Path, typer.Argument(help="File to import, from `nadi export` or another program; `-` is standard input.")
     ],
-    scope: Scope,
-    stream: Stream,
     kind: Format = None,
     key: Annotated[str | None, typer.Option(help="Routing key of all events, replacing the keys in the file.")] = None,
     create: Create = None,

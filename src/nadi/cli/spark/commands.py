@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadi.cli.options import Scope
-from nadi.cli.printing import Form, reporting_errors, say, show
+from nadi.cli.printing import Form, reporting_errors, say, show, utc
 from nadi.cli.session import Resource, awaited
 from nadi.errors import InvalidArgumentError, NadiError
 
@@ -133,7 +132,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
             "batch": checkpoint.batch,
             "files": checkpoint.files,
             "bytes": checkpoint.size_bytes,
-            "mirrored": datetime.fromtimestamp(checkpoint.time_ms // 1000, UTC).isoformat(),
+            "mirrored": utc(checkpoint.time_ms),
         }
         for checkpoint in checkpoints
     ]

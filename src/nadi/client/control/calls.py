@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from nadi.backoff import Backoff
-from nadi.client.control.channel import open_channel
+from nadi.client.control.channel import open_channel, unreachable
 from nadi.client.control.process import grpc_use
 from nadi.client.control.security import Security
 from nadi.client.control.time_limit import is_cancelled
@@ -104,7 +104,8 @@ class ControllerCalls:
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
                 if now + backoff.next_s >= give_up:
-                    raise RequestTimeoutError(f"{rpc} was not answered within {now - began:.1f} s: {error}") from None
+                    limit_s = round(give_up - began, 1)
+                    raise RequestTimeoutError(f"the controller did not answer within {limit_s:g} s: {error}") from None
                 await backoff.pause()
                 continue
             self.trouble = None
@@ -154,7 +155,8 @@ class ControllerCalls:
         try:
             reply = await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            mapped = _error_of(rpc, self.address, error)
+            log.debug("%s failed: %s", rpc, error.details())
+            mapped = _error_of(self.address, error)
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 self._warn_soon(mapped)
             raise mapped from None
@@ -164,15 +166,14 @@ class ControllerCalls:
         return reply
 
 
-def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
-    code, details = error.code(), error.details()
-    text = f"{rpc}: {details}"
+def _error_of(address: str, error: grpc.aio.AioRpcError) -> NadiError:
+    code, text = error.code(), error.details() or ""
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return _exhausted(rpc, address, text)
-    refused = f"the controller at {address} refused {rpc}: {details}"
+        return _exhausted(address, text)
+    refused = f"the controller at {address} refused the request: {text}"
     texts: dict[type[NadiError], str] = {
-        UnavailableError: _unreachable(address, details or ""),
-        RequestTimeoutError: f"the controller at {address} did not answer {rpc} in time",
+        UnavailableError: unreachable(address, text),
+        RequestTimeoutError: f"the controller at {address} did not answer in time",
         NotAuthenticatedError: refused,
         PermissionDeniedError: refused,
     }
@@ -183,25 +184,17 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
         return AlreadyExistsError("object", text)
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedCallError(
-            f"the controller at {address} does not support {rpc}: it is an older version, or not nadi"
+            f"the controller at {address} lacks this request: it is an older version, or not nadi"
         )
     if code == grpc.StatusCode.CANCELLED:
-        return UnavailableError(f"the controller at {address} cancelled {rpc}: it is shutting down")
+        return UnavailableError(f"the controller at {address} cancelled the request: it is shutting down")
     return NadiError(f"{text} ({code.name})")
 
 
-def _unreachable(address: str, details: str) -> str:
-    if "Connection refused" in details:
-        return f"no server listens at {address}: start one there (`nadi up`), or check the address"
-    if details.startswith(("DNS resolution failed", "errors resolving")):
-        return f"the host name of {address} can't be resolved: check its spelling"
-    return f"the controller at {address} can't be reached: {details}"
-
-
-def _exhausted(rpc: str, address: str, text: str) -> NadiError:
+def _exhausted(address: str, text: str) -> NadiError:
     """gRPC uses the same code for its own limits as the controller does for a full disk."""
     if "RPC limit exceeded" in text:
-        return UnavailableError(f"the controller at {address} rejected {rpc}: it has reached its limit of calls")
+        return UnavailableError(f"the controller at {address} rejected the request: it has reached its limit of calls")
     if "larger than max" in text:
         return InvalidArgumentError(f"{text}: request less at once, or pass fewer or shorter names")
     return StorageFullError(text)

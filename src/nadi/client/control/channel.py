@@ -36,6 +36,24 @@ async def open_channel(
     return grpc.aio.secure_channel(address, credentials, options)
 
 
+def unreachable(address: str, details: str) -> str:
+    """Explain why the address can't be reached. details: the message of gRPC or OpenSSL."""
+    if "Connection refused" in details:
+        return f"no server listens at {address}: start one there (`nadi up`), or check the address"
+    if details.startswith(("DNS resolution failed", "errors resolving")):
+        return f"the host name of {address} can't be resolved: check its spelling"
+    if "http1.x server" in details or "missing selected ALPN" in details:
+        return f"{address} answers HTTP: pass the controller's port"
+    if "WRONG_VERSION_NUMBER" in details:
+        return f"the server at {address} doesn't use TLS: write tcp://"
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        reason = details.rpartition("CERTIFICATE_VERIFY_FAILED")[2].strip("]: ")
+        return f"the certificate of {address} can't be verified ({reason}): pass its authority as the trust store"
+    if "Socket closed" in details:
+        return f"the server at {address} closed the connection: write tls:// if it uses TLS, and check the port"
+    return f"the controller at {address} can't be reached: {details}"
+
+
 async def _certified_name(address: str, security: Security, timeout_s: float) -> str:
     """Return a name from the server's trusted certificate: gRPC can't skip checking the name, but it can expect a
     given one."""
@@ -45,7 +63,7 @@ async def _certified_name(address: str, security: Security, timeout_s: float) ->
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        raise UnavailableError(f"the controller at {address} can't be reached with TLS: {error}") from None
+        raise UnavailableError(unreachable(address, str(error))) from None
     names: Any = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
     writer.close()
     if not names:

@@ -59,7 +59,9 @@ _MASK_64 = (1 << 64) - 1
 _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 _ERRORS: dict[str, Callable[[str, str], NadiError]] = {  # by status, given a scope and the name of an object in it
     "SCOPE_NOT_FOUND": lambda scope, _: ScopeNotFoundError(scope),
-    "SCOPE_NOT_EMPTY": lambda scope, _: NotEmptyError(f"scope {scope} is not empty: delete its streams and tables"),
+    "SCOPE_NOT_EMPTY": lambda scope, _: NotEmptyError(
+        f"scope {scope} is not empty: delete its streams, reader groups and tables first, or all with it (recursive)"
+    ),
     "INVALID_SCOPE_NAME": lambda scope, _: InvalidNameError("scope", scope, _NAME_RULE),
     "STREAM_NOT_FOUND": StreamNotFoundError,
     "STREAM_SEALED": lambda scope, stream: StreamSealedError(f"stream {scope}/{stream}"),

@@ -124,6 +124,8 @@ def split_uri(uri: str) -> tuple[str, bool]:
     if "," in address:
         raise InvalidArgumentError(f"{uri!r} names several servers: pass one of them, in a cluster any server")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+    if host and port.isascii() and port.isdecimal() and not is_port:
+        raise InvalidArgumentError(f"port {port} of {uri!r} is out of range: use 1 to 65535")
     if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES or not host or not is_port:
         raise InvalidArgumentError(
             f"{uri!r} is not a controller address: write it as tcp://host:9090, or tls://host:9090 with TLS"

@@ -107,7 +107,7 @@ def data_of(text: str) -> bytes:
             raise ValueError("it is incomplete")
     except (ValueError, binascii.Error, zlib.error) as error:
         raise InvalidArgumentError(
-            f"{text[:40]!r} is not the text of a split ({error}): pass the result of Split.as_text()"
+            f"{text[:40]!r} is not the text of a split ({error}): pass one of `Split.as_text()` or `nadi splits`"
         ) from error
     return data
 
@@ -221,7 +221,7 @@ def _unpickled(data: bytes, credentials: Credentials | None = None) -> Split:
     except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"not a split ({error}): pass the result of Split.as_text()") from error
+        raise InvalidArgumentError(f"not a split ({error}): pass one of `Split.as_text()` or `nadi splits`") from error
     connection = ConnectionSettings(split.uri, credentials, split.trust_store, split.validate_host_name)
     rows = ScanRows(split.scope, split.columns, split.event_time_unit, target, split.on_damage, split.unnest)
     return Split(connection, rows, tuple(ScanRange(*piece) for piece in split.pieces))

@@ -38,7 +38,7 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.naming import container_key
+from nadi.naming import CLUSTER_SCOPE, container_key
 from nadi.wire import commands as wire
 from nadi.wire.append import APPEND_BYTES, append_frame
 from nadi.wire.errors import is_whole
@@ -151,7 +151,7 @@ class SegmentStores:
         trouble: UnavailableError | None = None
         async with TimeLimit(
             timeout_s,
-            lambda: f"{kind.__name__} for segment {segment} was not answered within {timeout_s} s",
+            lambda: f"the server{_about(segment)} did not answer within {timeout_s:g} s",
             lambda: trouble or self.waits_for(),
         ):
             while True:
@@ -269,3 +269,8 @@ async def set_up(connection: SegmentStoreConnection, segment: str, writer_id: by
     """Let the writer append to the segment over this connection; return its last stored number."""
     request = wire.SetupAppend(0, writer_id, segment, token)
     return (await connection.ask(request, wire.AppendSetup, timeout_s=_SETUP_TIMEOUT_S)).last_event_number
+
+
+def _about(segment: str) -> str:
+    """Name the segment in a message, unless it stands for the server itself."""
+    return "" if segment.startswith(f"{CLUSTER_SCOPE}/") else f" of segment {segment}"

@@ -43,6 +43,7 @@ from nadi.client.stream_cuts.timestamps import (
     time_us,
 )
 from nadi.errors import (
+    BookmarkNotFoundError,
     EpochExpiredError,
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -216,7 +217,11 @@ class StreamCuts:
         try:
             cut = StreamCut.from_text(text)
         except InvalidStreamCutError:
-            cut = (await Bookmarks(self._stores, self.scope).get(text)).cut
+            try:
+                cut = (await Bookmarks(self._stores, self.scope).get(text)).cut
+            except BookmarkNotFoundError:
+                advice = "check its spelling; a time needs a clock and a zone, such as 2026-11-30T00:00Z"
+                raise BookmarkNotFoundError(self.scope, text, advice) from None
         check_cut(cut, self.scope, self.stream)
         await check_boundary(self._stores, cut)
         return cut

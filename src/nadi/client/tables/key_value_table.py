@@ -358,10 +358,11 @@ class KeyValueTable:
         table_key = TableKey(table_bytes(table_key.primary, "key"), table_bytes(table_key.secondary, "key"))
         config = self.configuration
         if (len(table_key.primary), len(table_key.secondary)) != (config.primary_key_bytes, config.secondary_key_bytes):
-            raise InvalidArgumentError(
-                f"keys of {self.scope}/{self.name} must have {config.primary_key_bytes} + {config.secondary_key_bytes} "
-                f"bytes, not {len(table_key.primary)} + {len(table_key.secondary)}"
-            )
+            expected, given = f"{config.primary_key_bytes}", f"{len(table_key.primary)}"
+            if config.secondary_key_bytes or table_key.secondary:
+                expected += f" + {config.secondary_key_bytes}"
+                given += f" + {len(table_key.secondary)}"
+            raise InvalidArgumentError(f"keys of {self.scope}/{self.name} have {expected} bytes, not {given}")
         return table_key
 
     def _split(self, raw: bytes) -> TableKey:

@@ -30,7 +30,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Decode = Callable[[Sequence[bytes]], Decoded]
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-_warn = SeldomWarning(log, "%d batches had events that can't be read: %s, can't be read as %s: %s")
+_warn = SeldomWarning(log, "batches with events that can't be read: %d; the last: %s, can't be read as %s: %s")
 _NONE = -1  # of events without a schema id
 _decoders: dict[tuple[object, ...], Decode | str] = {}  # or why the schema is unreadable
 

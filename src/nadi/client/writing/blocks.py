@@ -32,6 +32,7 @@ from nadi.limits import KIB, MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOC
 from nadi.model.event import int_array, whole_events
 from nadi.model.framing import HEADER_BYTES, event_header, event_headers
 from nadi.model.keyspace import key_position
+from nadi.naming import plural
 from nadi.wire.fields import Buffer
 
 if TYPE_CHECKING:
@@ -418,7 +419,8 @@ def as_bytes(event: object) -> bytes:
         return event
     if isinstance(event, bytes | bytearray | memoryview):
         return bytes(event)
-    raise InvalidArgumentError(f"an event must be bytes, not {type(event).__name__}: encode it first")
+    advice = "pass a list of events" if isinstance(event, int) else "encode it first"
+    raise InvalidArgumentError(f"an event must be bytes, not {type(event).__name__}: {advice}")
 
 
 def _checked(events: list[Any]) -> tuple[list[bytes], Positions]:
@@ -461,7 +463,7 @@ def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> BatchKeys | str
         raise InvalidArgumentError(f"routing keys must be a str, or one per event, not {type(routing_keys).__name__}")
     if len(keys) != count:
         raise InvalidArgumentError(
-            f"there are {len(keys):,} routing keys for {count:,} events: pass one per event, or one for all"
+            f"{plural(len(keys), 'routing key')} for {plural(count, 'event')}: pass one per event, or one for all"
         )
     return keys
 

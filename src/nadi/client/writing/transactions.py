@@ -523,4 +523,4 @@ def id_of(txn_id: UUID | str) -> UUID:
     try:
         return UUID(txn_id)
     except (ValueError, TypeError, AttributeError):
-        raise InvalidArgumentError(f"{txn_id!r} is not a transaction id: pass a txn_id, or its text") from None
+        raise InvalidArgumentError(f"{txn_id!r} is not a transaction id, a UUID: check its spelling") from None

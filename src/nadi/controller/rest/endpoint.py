@@ -6,6 +6,7 @@ Access is checked before the handler runs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JSON = "application/json"
+_JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_TYPE = re.compile(rf"(?<=[`|\s])(?:{'|'.join(_JSON_TYPES)})(?=[`|\s])")
 encode = msgspec.json.Encoder().encode
 
 # A sealed stream can't be updated; Pravega's interface offers only 500 for that.
@@ -66,11 +69,13 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "this path does not exist", 405: "this path does not support this method"}
+    headers = dict(error.headers or {})
+    allowed = ", ".join(sorted({*headers.get("Allow", "").split(", ")} - {"HEAD"}))
+    words = {404: "this path does not exist", 405: f"this path does not support {request.method}, only {allowed}"}
     message = words.get(error.status_code, error.detail)
     if error.status_code in words:
         message += ": see /v1/openapi.json for the available endpoints"
-    return refusal(error.status_code, message, dict(error.headers or {}))
+    return refusal(error.status_code, message, headers)
 
 
 def failure(request: Request, error: Exception) -> Response:
@@ -269,6 +274,14 @@ def endpoints_of(module: Mapping[str, Any]) -> tuple[RestEndpoint, ...]:
     return tuple(value for value in module.values() if isinstance(value, RestEndpoint))
 
 
+def check_query(request: Request, endpoint: RestEndpoint) -> None:
+    """Raise InvalidArgumentError for an unknown query parameter; senders of data may add their own."""
+    known = [parameter.name for parameter in endpoint.query]
+    if endpoint.verb == "GET" and (unknown := request.query_params.keys() - set(known)):
+        allowed = f"the parameters are {', '.join(known)}" if known else "this path takes none"
+        raise InvalidArgumentError(f"unknown parameter {min(unknown)[:60]!r}: {allowed}")
+
+
 async def read_body(request: Request, kind: Any) -> Any:
     """Decode the request's JSON as a `kind`; InvalidArgumentError names what is wrong."""
     if media_type(request) != JSON:
@@ -277,6 +290,15 @@ async def read_body(request: Request, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgumentError(f"the body does not match this endpoint's schema: {error}") from error
+        raise InvalidArgumentError(f"the body does not match this endpoint's schema: {_of_json(error)}") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the body is not JSON: {error}") from error
+
+
+def _of_json(error: msgspec.ValidationError) -> str:
+    """Return the message with JSON's names of types instead of Python's.
+
+    >>> _of_json(msgspec.ValidationError("Expected `str | null`, got `int` - at `$.a`"))
+    'Expected `string | null`, got `integer` - at `$.a`'
+    """
+    return _TYPE.sub(lambda match: _JSON_TYPES[match[0]], str(error))

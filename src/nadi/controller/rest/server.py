@@ -43,6 +43,7 @@ from nadi.controller.rest.endpoint import (
     Api,
     RestCall,
     RestEndpoint,
+    check_query,
     encode,
     failure,
     read_body,
@@ -169,6 +170,7 @@ def _answering(endpoint: RestEndpoint, api: Api) -> Callable[[Request], Awaitabl
             if api.gate is not None:
                 peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
                 caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
+            check_query(request, endpoint)
             body = await read_body(request, endpoint.body) if endpoint.body is not None else None
             value = await endpoint.handler(RestCall(request, api, body, caller))
             if value is None:
@@ -228,7 +230,7 @@ def _is_foreign(headers: Headers) -> bool:
 log = logging.getLogger(__name__)
 _of_uvicorn = logging.getLogger(f"{__name__}.uvicorn")
 _of_uvicorn.setLevel(logging.ERROR)  # it warns of each bad request, so anyone could fill the log; see _report
-_report = SeldomWarning(log, "REST: %d connections closed, the last from %s: %s")
+_report = SeldomWarning(log, "REST: connections closed: %d, the last from %s: %s")
 
 
 def cut_portion(received: bytearray) -> bytes:
@@ -331,9 +333,13 @@ class RestProtocol(H11Protocol):
         self._steer()
         return is_of_use
 
+    @property
+    def _peer(self) -> str:
+        return ":".join(map(str, self.client)) if self.client is not None else "unknown"
+
     def send_400_response(self, msg: str) -> None:
         """Send an error response if still possible, and close the connection."""
-        _report(self.client, msg)
+        _report(self._peer, msg)
         self._received.clear()
         if self._is_answering:  # the response is sent here
             self.cycle.disconnected = True
@@ -365,7 +371,7 @@ class RestProtocol(H11Protocol):
             reason = f"no complete request arrived within {limits.REST_HEAD_TIMEOUT_S:.0f} s"
         else:
             return
-        _report(self.client, reason)
+        _report(self._peer, reason)
         self.transport.abort()
 
 

@@ -71,8 +71,8 @@ class Replies:
         self.close()
 
     def report(self, reason: object) -> None:
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        self._report(peer, reason)
+        host, port = ((self._transport and self._transport.get_extra_info("peername")) or ("unknown", 0))[:2]
+        self._report(f"{host}:{port}", reason)
 
     def broken(self, error: Exception) -> None:
         """Close the connection because of received data, or an error while handling it."""
