@@ -53,7 +53,7 @@ def mapped_errors(folder: Path) -> Iterator[None]:
     except errors.NadiError:  # some are OSErrors too
         raise
     except OSError as error:
-        if folder.exists() and not folder.is_dir():
+        if os.path.exists(folder) and not os.path.isdir(folder):  # unlike Path's, these raise nothing
             raise errors.InvalidArgumentError(
                 f"{folder} is a file, not a folder: choose another data folder"
             ) from error

@@ -69,7 +69,11 @@ export function sized(canvas, width, height) {
 }
 
 let colours = {};
-const root = document.documentElement; // its style defines the colours
+let root = document.documentElement; // its style defines the colours
+export function coloursFrom(node) { // for the notebook's widget
+  root = node;
+  forgetColours();
+}
 export const theme = () => root.dataset.theme;
 export function colour(name) {
   if (!colours[name]) { // empty before it is attached
