@@ -279,9 +279,8 @@ def test_each_extra_is_tried_or_has_a_reason_not_to_be() -> None:
 def test_the_guide_has_each_extra() -> None:
     guide = (ROOT / "docs/install.md").read_text()
     assert set(re.findall(r"^\| `([a-z]+)` \|", guide, re.M)) == set(PROJECT["optional-dependencies"])
-    (pythons,) = re.findall(r"Python (3\.\d+(?:,| or)[^;]*);", guide)
     classified = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert re.findall(r"3\.\d+", pythons) == classified
+    assert f"Python {classified[0]} to {classified[-1]};" in guide
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_migrate_to_tier2_and_back(data: Path, fake: tuple[str, Path]) -> None:
     assert command("check", data).exit_code == 0
     assert f"chunks in {URL}" in command("check", data).output
     result = command("migrate", data, "s3://b/p", "--tier2", "s3://b/q")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--tier2" in result.output.replace("\n", "")
     result = command("migrate", data, data.with_name("back"))
     assert result.exit_code == 0, result.output

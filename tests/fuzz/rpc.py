@@ -43,6 +43,8 @@ def _value(chance: random.Random, field: FieldDescriptor) -> Any:
             return chance.randrange(4) if chance.random() < 0.7 else integer(chance, 32)
         case kinds.CPPTYPE_INT64:
             return chance.randrange(4) if chance.random() < 0.6 else integer(chance, 64)
+        case kinds.CPPTYPE_UINT32:
+            return chance.randrange(4) if chance.random() < 0.7 else chance.randrange(1 << 32)
         case kinds.CPPTYPE_BOOL:
             return chance.random() < 0.5
         case kinds.CPPTYPE_DOUBLE | kinds.CPPTYPE_FLOAT:

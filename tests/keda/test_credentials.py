@@ -52,10 +52,10 @@ async def test_credentials_come_in_the_metadata(server: EmbeddedServer, tls: Cer
 @pytest.mark.parametrize(
     ("credentials", "code", "message"),
     [
-        ({}, "UNAUTHENTICATED", "credentials"),
+        ({}, "UNAUTHENTICATED", "docs/security.md"),
         ({**READER, "password": "guess"}, "UNAUTHENTICATED", "password"),
         ({**READER, "username": "nobody"}, "UNAUTHENTICATED", "password"),
-        ({"token": "a.b.c"}, "UNAUTHENTICATED", "Basic"),
+        ({"token": "a.b.c"}, "UNAUTHENTICATED", "docs/security.md"),
         ({"username": "reader"}, "INVALID_ARGUMENT", "username"),
         ({**READER, "username": "stranger"}, "PERMISSION_DENIED", "prn::/scope:home/stream:meters"),
     ],
