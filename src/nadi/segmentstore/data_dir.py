@@ -42,7 +42,7 @@ INCOMING = "incoming"  # exists while a migration fills the folder, even if its 
 LOG = LogId(FOLDER_LOG, "around")  # the log of a store in a data folder: in the folder around it
 LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
 _CONTAINER = re.compile(r"container-(\d+)")
-_OURS = frozenset({"lock", "token-key", STORE, TIER2, INCOMING, IDENTITY})  # any of them, or a container
+_OURS = frozenset({"lock", "scrub", "token-key", STORE, TIER2, INCOMING, IDENTITY})  # any of them, or a container
 
 
 @contextlib.contextmanager
