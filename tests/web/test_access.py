@@ -60,7 +60,7 @@ def test_page_is_public_but_its_data_requires_credentials(guard: Guarded) -> Non
         "/v1/data/home/unreadable",
         "/v1/rates",
     ):
-        assert "credentials" in error_of(anonymous.get(path), 401)
+        assert "docs/security.md" in error_of(anonymous.get(path), 401)
 
 
 def test_reader_can_read_but_not_change(guard: Guarded) -> None:
