@@ -198,7 +198,7 @@ async def test_wait_ends_with_its_timeout_and_pauses_between_answers_that_come_a
         asked = len(controller.sizes["awaitTransactions"])
         assert 1 < asked < 12
         await asyncio.sleep(0.6)
-        assert len(controller.sizes["awaitTransactions"]) == asked, "nobody waits any more"
+        assert len(controller.sizes["awaitTransactions"]) == asked, "no call is waiting after the timeout"
         controller.merges = True
         resumed = await writer.get_txn(txn.txn_id)
         await resumed.commit(wait=True)

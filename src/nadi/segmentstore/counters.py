@@ -237,7 +237,7 @@ class KeySamples:
     def has(self, segment: str, now_s: float) -> bool:
         """Return whether there was a report in the last ten seconds."""
         reports = self._reports.get(segment)
-        return reports is not None and bool(reports) and now_s - reports[-1].began_s <= LOAD_KEYS_WINDOW_S
+        return bool(reports and now_s - reports[-1].began_s <= LOAD_KEYS_WINDOW_S)
 
     def of(self, segment: str, now_s: float) -> KeySample | None:
         """Return the sample of a segment's keys; None without a report in the last ten seconds."""

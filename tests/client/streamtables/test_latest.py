@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def home(uri: str) -> Iterator[tuple[StreamManager, list[Row], list[tuple[int, StreamCut]]]]:
-    """Stream sc/usage: 1,200 rows of 60 meters, some of which delete, over a split and a merge; and cuts between."""
+    """Stream sc/usage with cuts: 1,200 rows of 60 meters, including deletions, written during a split and a merge."""
     chance = random.Random(7)
     with StreamManager(uri) as manager:
         manager.create_stream("sc", "usage", 2)

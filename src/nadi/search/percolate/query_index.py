@@ -187,7 +187,7 @@ def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: by
 
 
 def _cover(bound: Bound, cost: Callable[[Anchor], float]) -> set[Anchor] | None:
-    """Return values, at least one of which a matching event has; None if it needn't have any."""
+    """Return a set of values such that each matching event has one of them; None if there is none."""
     match bound:
         case Has(field, value):
             return {(field, value)}
