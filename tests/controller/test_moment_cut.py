@@ -14,10 +14,11 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
-from nadi.controller.state.records import ScaleType, StreamConfigRecord, StreamState, TxnState
+from nadi.controller.state.records import StreamConfigRecord, StreamState, TxnState
 from nadi.errors import StreamNotFoundError
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.framing import frame_events
+from nadi.model.load import ScaleType
 from nadi.naming import segment_number, transaction_segment_name
 from nadi.segmentstore.recovery import storage
 from nadi.segmentstore.store import SegmentStore

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.records import GroupRetention, ScaleType, StreamConfigRecord, TableConfig
+from nadi.controller.state.records import GroupRetention, StreamConfigRecord, TableConfig
 from nadi.errors import NadiError
 from nadi.model.keyspace import equal_ranges
+from nadi.model.load import ScaleType
 from nadi.naming import transaction_segment_name
 
 from .fake_store import FakeStore

@@ -13,7 +13,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import seal_and_measure
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import ScaleType, StreamConfigRecord, StreamState
+from nadi.controller.state.records import StreamConfigRecord, StreamState
 from nadi.controller.workflows import seal
 from nadi.errors import (
     AlreadyExistsError,
@@ -27,6 +27,7 @@ from nadi.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
+from nadi.model.load import ScaleType
 from nadi.model.segments import tiles
 from nadi.naming import segment_id, segment_number
 from nadi.wire import commands as wire

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from nadi.controller.controller import Controller
 from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import ScaleType, StreamConfigRecord, TxnState
+from nadi.controller.state.records import StreamConfigRecord, TxnState
 from nadi.controller.state.segments import Segments
 from nadi.errors import AlreadyExistsError
+from nadi.model.load import ScaleType
 from nadi.model.watermark import Watermark
 
 from .clients.appending import Writer

@@ -12,8 +12,9 @@ import pytest
 
 from nadi import limits
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import ScaleType, StreamConfigRecord
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.errors import AlreadyExistsError
+from nadi.model.load import ScaleType
 from nadi.model.reports import SCALING, ScalingReport
 from nadi.segmentstore import storage_writer
 

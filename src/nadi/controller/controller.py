@@ -39,6 +39,7 @@ from nadi.controller.stream_rates import Rates
 from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
 from nadi.model.event_time import EventTime
+from nadi.model.load import ScaleType
 from nadi.model.reports import LOAD, RETENTION, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
@@ -345,7 +346,7 @@ def _check_config(config: records.StreamConfigRecord) -> None:
     check_all(
         "stream",
         (1 <= config.min_segments <= limits.STREAM_MAX_SEGMENTS, f"1 to {limits.STREAM_MAX_SEGMENTS:,} segments"),
-        (config.scale_type is records.ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
+        (config.scale_type is ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
         (config.target_rate >= 0 and config.scale_factor >= 0, "no negative rate or scale factor"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
         (len(config.tags) <= limits.STREAM_MAX_TAGS, f"at most {limits.STREAM_MAX_TAGS} tags"),

@@ -7,10 +7,19 @@ Writers report samples of routing keys, which give the distribution of the load 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from nadi.display import Displayed
 
 WINDOWS_S = (2.0, 10.0, 120.0, 300.0, 600.0, 1200.0)
+
+
+class ScaleType(IntEnum):
+    """The unit of a scaling policy's target, as in Pravega's CreateSegment."""
+
+    FIXED = 0
+    KIB_PER_SECOND = 1
+    EVENTS_PER_SECOND = 2
 
 
 @dataclass(frozen=True, slots=True)

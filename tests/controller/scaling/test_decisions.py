@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadi.controller.scaling.decisions import CLASSIC, FAST, Profile, around, cut, sampled
-from nadi.controller.state.records import ScaleType, StreamConfigRecord
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE
-from nadi.model.load import KeySample
+from nadi.model.load import KeySample, ScaleType
 from nadi.model.segments import KeyRange
 
 from .world import Keys, Wandering, World, even, policy

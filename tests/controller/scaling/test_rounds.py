@@ -16,10 +16,10 @@ from nadi.controller.controller import Controller
 from nadi.controller.scaling.decisions import FAST, Decision, ScalingDecider, ScalingStep
 from nadi.controller.scaling.rounds import log_decisions, logged_decisions
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
+from nadi.controller.state.records import EpochSegment, StreamConfigRecord
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_LOG_ENTRIES
-from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.model.load import WINDOWS_S, KeySample, ScaleType, SegmentLoad
 from nadi.model.reports import LOAD, SCALING, LoadReport, ScalingReport
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from nadi.controller.scaling.decisions import Decision, Profile, ScalingDecider
-from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
+from nadi.controller.state.records import EpochSegment, StreamConfigRecord
 from nadi.model.keyspace import equal_ranges
-from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.model.load import WINDOWS_S, KeySample, ScaleType, SegmentLoad
 from nadi.naming import segment_id
 
 EVENTS = ScaleType.EVENTS_PER_SECOND

@@ -16,7 +16,7 @@ from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.controller.state.segments import Segments
 from nadi.limits import LOAD_REPORT_POSITIONS
-from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.model.load import WINDOWS_S, KeySample, ScaleType, SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.counters import LoadMeter
@@ -157,23 +157,20 @@ async def test_a_container_that_recovers_keeps_its_loads(tmp_path: Path) -> None
 async def measured(peer: Peer, store: SegmentStore, clock: Ahead, segment: str = S) -> SegmentLoad:
     """Return the load of ten events/s of 100 bytes."""
     await appended(peer, segment, 1)
-    await peer.ask(wire.UpdateSegmentPolicy(2, segment, 10, EVENTS_PER_SECOND, ""))
+    await peer.ask(wire.UpdateSegmentPolicy(2, segment, 10, ScaleType.EVENTS_PER_SECOND, ""))
     clock.by_s += 1.0
     (load,) = await loads(store)
     return load
 
 
-KIB_PER_SECOND, EVENTS_PER_SECOND = 1, 2
-
-
 @pytest.mark.parametrize(
     ("target", "scale_type", "is_sent"),
     [
-        (19, EVENTS_PER_SECOND, True),
-        (21, EVENTS_PER_SECOND, False),
-        (1, KIB_PER_SECOND, True),
-        (2, KIB_PER_SECOND, False),
-        (0, 0, False),
+        (19, ScaleType.EVENTS_PER_SECOND, True),
+        (21, ScaleType.EVENTS_PER_SECOND, False),
+        (1, ScaleType.KIB_PER_SECOND, True),
+        (2, ScaleType.KIB_PER_SECOND, False),
+        (0, ScaleType.FIXED, False),
     ],
 )
 async def test_keys_are_sent_of_segments_near_their_target(

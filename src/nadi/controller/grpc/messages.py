@@ -17,6 +17,7 @@ from nadi.controller.state import records
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_ENTRIES_A_TURN, RPC_MESSAGES_A_TURN
+from nadi.model.load import ScaleType
 from nadi.wire.rpc import controller_pb2 as pb
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ def config_of(message: pb.StreamConfig) -> records.StreamConfigRecord:
     """Return the stream configuration of a message; InvalidArgumentError if a number has no meaning."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     try:
-        scale_type = records.ScaleType(scaling.scaleType)
+        scale_type = ScaleType(scaling.scaleType)
         retention_type = records.RetentionType(retention.retentionType)
     except ValueError as error:
         raise InvalidArgumentError(f"unknown policy: {error}") from error

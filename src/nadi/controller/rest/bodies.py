@@ -12,10 +12,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import RetentionType, ScaleType, StreamConfigRecord
+from nadi.controller.state.records import RetentionType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
 from nadi.model.event_time import EventTime
+from nadi.model.load import ScaleType
 
 _I32_MAX = (1 << 31) - 1
 _I64_MAX = (1 << 63) - 1

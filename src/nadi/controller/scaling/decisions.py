@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
+from nadi.controller.state.records import EpochSegment, StreamConfigRecord
 from nadi.defaults import DEFAULT_SCALING
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE, STREAM_MAX_SEGMENTS
 from nadi.model.keyspace import equal_ranges
-from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.model.load import WINDOWS_S, KeySample, ScaleType, SegmentLoad
 from nadi.model.segments import KeyRange
 
 

@@ -20,13 +20,13 @@ from nadi.controller.engine.workflows import Schedule, Workflows
 from nadi.controller.scaling.decisions import Decision, HotKey, Profile, ScalingDecider, ScalingStep
 from nadi.controller.state.history import EpochHistory
 from nadi.controller.state.metadata import ControllerMetadata, StreamName
-from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, StreamRecord, StreamState
+from nadi.controller.state.records import AnyWork, ScalingEntry, StreamRecord, StreamState
 from nadi.controller.state.segments import ABSENT
 from nadi.controller.stream_rates import by_stream
 from nadi.controller.workflows import scale
 from nadi.errors import ConditionFailedError, ContentionError, NotFoundError, StreamSealedError
 from nadi.limits import SCALING_LOG_ENTRIES
-from nadi.model.load import SegmentLoad
+from nadi.model.load import ScaleType, SegmentLoad
 from nadi.naming import INTERNAL_SCOPE
 from nadi.throttled_log import ProblemLog
 

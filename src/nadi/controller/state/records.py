@@ -10,13 +10,8 @@ from enum import IntEnum
 
 import msgspec
 
+from nadi.model.load import ScaleType
 from nadi.model.segments import SegmentRange
-
-
-class ScaleType(IntEnum):
-    FIXED = 0
-    KIB_PER_SECOND = 1
-    EVENTS_PER_SECOND = 2
 
 
 class RetentionType(IntEnum):

@@ -6,9 +6,10 @@ from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import ScaleType, ScaleWork, StreamConfigRecord, UpdateWork
+from nadi.controller.state.records import ScaleWork, StreamConfigRecord, UpdateWork
 from nadi.controller.state.segments import together
 from nadi.model.keyspace import equal_ranges
+from nadi.model.load import ScaleType
 
 
 async def begin(flow: Workflows, name: StreamName, config: StreamConfigRecord) -> UpdateWork:

@@ -34,7 +34,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import DAMAGE_LISTED, FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
-from nadi.model.load import SegmentLoad
+from nadi.model.load import ScaleType, SegmentLoad
 from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
@@ -101,7 +101,6 @@ class KnownDamage:
 
 
 REOPEN_DELAY_S = 1.0
-_KIB_PER_S = 1  # the scale type in Pravega's CreateSegment of a target in KiB/s; 2: in events/s
 _NEAR = 0.5  # of the target: no profile splits a segment below it
 _FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request isn't split
 _REQUEST_BYTES = 1024  # per request in a frame, without data: for estimating the next frame's size
@@ -311,7 +310,11 @@ class Container:
         record = self.state.find(load.segment) if self._failure is None else None
         if record is None or not record.target_rate:
             return False
-        rates = (size / 1024 for size in load.bytes_per_s) if record.scale_type == _KIB_PER_S else load.events_per_s
+        rates = (
+            (size / 1024 for size in load.bytes_per_s)
+            if record.scale_type == ScaleType.KIB_PER_SECOND
+            else load.events_per_s
+        )
         return max(rates) >= record.target_rate * _NEAR
 
     def evict_idle(self) -> None:
