@@ -39,9 +39,11 @@ BOOKMARKS_TABLE = "_bookmarks"
 SCHEMAS_TABLE = "_schemas"
 STREAM_TABLES_TABLE = "_streamtables"
 SEARCH_TABLE = "_search"
+KAFKA_TABLE = "_kafka"
 PROCESS_TABLE = "_process"
 CLIENT_TABLES = (
     BOOKMARKS_TABLE,
+    KAFKA_TABLE,
     PROCESS_TABLE,
     SCHEMAS_TABLE,
     SEARCH_TABLE,

@@ -157,6 +157,14 @@ class NumberedEvent(NamedTuple):
     data: bytes
 
 
+class StoredEvents(NamedTuple):
+    """Events that one append has stored. end: of the segment behind them; -1 if the reply was lost."""
+
+    segment: SegmentRange
+    end: int
+    events: list[NumberedEvent]
+
+
 class IdempotentWriter:
     """Writer under one id. Two concurrent writers with the same id disturb each other, but lose no event.
 
@@ -181,8 +189,8 @@ class IdempotentWriter:
         self._stored: dict[int, list[StoredNumber]] = {}  # current segment -> its number and its predecessors'
         self._final: dict[int, int] = {}  # sealed segment -> its final number
 
-    async def write(self, events: Sequence[NumberedEvent], timeout: float | None = None) -> None:
-        """Store the events that are not stored yet, and return once all are stored; numbers must not decrease.
+    async def write(self, events: Sequence[NumberedEvent], timeout: float | None = None) -> list[StoredEvents]:
+        """Store the events that are not stored yet, and return these once all are stored; numbers must not decrease.
 
         Events of one position keep their order. Raises StreamSealedError, EventTooLargeError, RequestTimeoutError:
         after the latter, or after a cancellation, some events may be stored; a repetition stores the others.
@@ -193,9 +201,10 @@ class IdempotentWriter:
             f"writing to {self._shape.scope}/{self._shape.stream} took over {timeout} s: some events are not stored"
         )
         async with TimeLimit(timeout, lambda: overdue, self._trouble):
-            pending = list(events)
+            pending, stored = list(events), list[StoredEvents]()
             while pending:
-                pending = await self._write(pending)
+                pending = await self._write(pending, stored)
+        return stored
 
     async def last_number(self, position: float) -> int:
         """Return the highest number stored under the id for keys at this position; NO_VERSION if none."""
@@ -238,7 +247,7 @@ class IdempotentWriter:
         troubles = (appender.trouble for appender in self._appenders.values())
         return next(filter(None, troubles), None) or self._shape.stores.waits_for()
 
-    async def _write(self, events: list[NumberedEvent]) -> list[NumberedEvent]:
+    async def _write(self, events: list[NumberedEvent], stored: list[StoredEvents]) -> list[NumberedEvent]:
         """Write to the current segments; return the events for those that turned out to be sealed."""
         self._segments = await self._shape.current()
         highs = [segment.high for segment in self._segments]
@@ -247,7 +256,7 @@ class IdempotentWriter:
             at = min(bisect_left(highs, event.position), len(highs) - 1)
             parts.setdefault(at, []).append(event)
         outcomes = await asyncio.gather(
-            *(self._write_to(self._segments[at], part) for at, part in parts.items()), return_exceptions=True
+            *(self._write_to(self._segments[at], part, stored) for at, part in parts.items()), return_exceptions=True
         )
         pending: list[NumberedEvent] = []
         for part, outcome in zip(parts.values(), outcomes, strict=True):
@@ -260,7 +269,9 @@ class IdempotentWriter:
             pending.sort(key=lambda event: event.number)  # stable: events of one number keep their order
         return pending
 
-    async def _write_to(self, segment: SegmentRange, events: list[NumberedEvent]) -> None:
+    async def _write_to(
+        self, segment: SegmentRange, events: list[NumberedEvent], stored: list[StoredEvents]
+    ) -> None:
         try:
             numbers = await self._numbers(segment)
             new = _unstored(numbers, events)
@@ -271,8 +282,10 @@ class IdempotentWriter:
                 appender = self._appenders[segment.segment_id]
                 last = await self._answered(appender, appender.append_block(framed, len(new), number))
                 self._check({last})
+                if last == number:
+                    stored.append(StoredEvents(segment, appender.end, new))
                 current = StoredNumber(segment.low, segment.high, last)
-                numbers = [current, *(stored for stored in numbers[1:] if stored.number > last)]
+                numbers = [current, *(older for older in numbers[1:] if older.number > last)]
                 self._stored[segment.segment_id] = numbers
                 new = _unstored(numbers, new)
         except StreamSealedError:

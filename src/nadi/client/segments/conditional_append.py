@@ -50,6 +50,7 @@ class SegmentAppender:
     ) -> None:
         self.segment = segment
         self.trouble: NadiError | None = None  # why the appends in flight wait
+        self.end = -1  # of the segment behind the last acknowledged append; unknown if its reply was lost
         self._stores, self._purpose = stores, purpose
         self._has_private_id = writer_id is None
         self._writer_id = writer_id or uuid.uuid4().bytes
@@ -189,7 +190,7 @@ class SegmentAppender:
             return
         error = error_of(reply)
         if isinstance(reply, wire.DataAppended) and reply.event_number == self._in_flight[0].number:
-            self._stored(reply.event_number)
+            self._stored(reply.event_number, reply.current_segment_write_offset)
         elif isinstance(reply, wire.ConditionalCheckFailed) and reply.event_number == self._in_flight[0].number:
             assert error is not None
             _end(self._in_flight.popleft(), error)  # each later append gets its own reply
@@ -218,8 +219,8 @@ class SegmentAppender:
 
     # --- ends -------------------------------------------------------------------------------
 
-    def _stored(self, number: int) -> None:
-        self.trouble = None
+    def _stored(self, number: int, end: int = -1) -> None:
+        self.trouble, self.end = None, end
         self._backoff = Backoff()
         self._last = number
         stored = self._in_flight.popleft().stored

@@ -1,0 +1,1 @@
+"""A Kafka broker in front of nadi's streams."""

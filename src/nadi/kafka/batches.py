@@ -1,0 +1,84 @@
+"""Headers of Kafka's record batches (version 2), which pass through undecoded.
+
+A stored event is one batch as its producer sent it. Two header fields are outside the batch's checksum and belong to
+the broker: the first offset, which is stored as 0, and the leader's epoch, in which the partition's number is stored.
+
+Layout: https://kafka.apache.org/documentation/#recordbatch
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import crc32c
+
+from nadi.kafka.messages import ErrorCode, KafkaError
+
+HEADER_BYTES = 61
+_PREFIX = struct.Struct(">qii")  # first offset, length of what follows it, leader's epoch
+_PREFIX_BYTES = 12  # not counted by the length
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CHECKED_FROM = 21  # the checksum covers the bytes from here
+_MAGIC = 2
+_CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC = 0x20, 0x10, 0x08, 0x07
+_LAST_CODEC = 4
+_INT32 = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch's header. count: offsets that it takes. max_ms: of its records' timestamps, in ms since 1970.
+    sequence: of its first record; producer_id is -1 without idempotence. data: the whole batch."""
+
+    partition: int
+    count: int
+    max_ms: int
+    producer_id: int
+    epoch: int
+    sequence: int
+    is_transactional: bool
+    data: bytes
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.sequence + self.count - 1) % _INT32
+
+
+def read_header(data: bytes) -> Batch | None:
+    """Return the header of a stored event; None if the event isn't a batch."""
+    if len(data) < HEADER_BYTES:
+        return None
+    _, size, partition, magic, _, attributes, last, _, max_ms, producer, epoch, sequence, _ = _HEADER.unpack_from(data)
+    if magic != _MAGIC or size != len(data) - _PREFIX_BYTES or last < 0 or partition < 0:
+        return None
+    return Batch(partition, last + 1, max_ms, producer, epoch, sequence, bool(attributes & _TRANSACTIONAL), data)
+
+
+def check_batches(records: bytes, partition: int) -> list[Batch]:
+    """Return the batches of a produce request, with the partition in their headers; KafkaError."""
+    batches = []
+    position = 0
+    while position < len(records):
+        if len(records) - position < HEADER_BYTES:
+            raise KafkaError(ErrorCode.corrupt_message, f"{len(records) - position} bytes are left after the last record batch")
+        size = _PREFIX.unpack_from(records, position)[1] + _PREFIX_BYTES
+        if size < HEADER_BYTES or position + size > len(records):
+            raise KafkaError(ErrorCode.corrupt_message, f"a record batch states a length of {size:,} bytes, of {len(records) - position:,}")
+        whole = _PREFIX.pack(0, size - _PREFIX_BYTES, partition) + records[position + _PREFIX.size : position + size]
+        batch = read_header(whole)
+        _, _, _, magic, crc, attributes, last, _, _, _, _, _, count = _HEADER.unpack_from(whole)
+        if batch is None:
+            raise KafkaError(ErrorCode.corrupt_message, f"record batches must have version {_MAGIC}, not {magic}")
+        if crc != crc32c.crc32c(memoryview(whole)[_CHECKED_FROM:]):
+            raise KafkaError(ErrorCode.corrupt_message, "a record batch doesn't match its checksum")
+        if count != last + 1 or attributes & (_CONTROL | _LOG_APPEND_TIME) or attributes & _CODEC > _LAST_CODEC:
+            raise KafkaError(ErrorCode.invalid_record, "a producer may not send control batches, log append times or offsets with gaps")
+        batches.append(batch)
+        position += size
+    return batches
+
+
+def placed(batch: Batch, offset: int) -> bytes:
+    """Return a batch as consumers get it, with the offset of its first record."""
+    return _PREFIX.pack(offset, len(batch.data) - _PREFIX_BYTES, 0) + batch.data[_PREFIX.size :]

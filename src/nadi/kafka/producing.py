@@ -1,0 +1,220 @@
+"""Stores producers' batches, each once.
+
+A producer's number for a batch becomes an event number of nadi, under a writer id for the producer and partition. The
+segments store it with the batch, so that a repeated batch is recognized after a restart of the door, by another door,
+and behind splits and merges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Sequence
+
+from cachetools import LRUCache
+
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StoredEvents, epoch_at
+from nadi.errors import NadiError
+from nadi.kafka.batches import Batch
+from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.kafka.topics import Topic
+from nadi.limits import KAFKA_APPEND_BYTES, KAFKA_WAITING_BYTES, KAFKA_WRITERS
+from nadi.wire.fields import NO_VERSION
+
+NO_PRODUCER = -1
+UNKNOWN_OFFSET = -1
+_SEQUENCES = 1 << 31  # a sequence number follows the last one from 0
+_COUNT_BITS = 40  # of an event number, for the batches' last records; the producer's epoch is above them
+_TIME_BITS = 20  # of a producer's id, which starts with the time of its creation in ms
+_SLACK_MS = 60_000
+_TIMEOUT_S = 110.0
+
+
+def producer_id(now_ms: int, number: int) -> int:
+    """Return a producer's id that tells when it was created. number: different for ids of one ms."""
+    return now_ms << _TIME_BITS | number % (1 << _TIME_BITS)
+
+
+class _WaitingBatches:
+    """The batches of one request for one partition. number: the event number of each."""
+
+    __slots__ = ("batches", "numbers", "offset", "size")
+
+    def __init__(self, batches: list[Batch], numbers: list[int], offset: asyncio.Future[int]) -> None:
+        self.batches, self.numbers, self.offset = batches, numbers, offset
+        self.size = sum(len(batch.data) for batch in batches)
+
+
+class _PartitionWriter:
+    """A producer's batches for one partition, stored in order, and as many at a time as are waiting."""
+
+    def __init__(self, topic: Topic, partition: int, producer: int) -> None:
+        self._topic, self._partition, self._producer = topic, partition, producer
+        identity = f"{topic.properties.topic_id}/{partition}/{producer}".encode()
+        self._id = uuid.uuid4().bytes if producer == NO_PRODUCER else hashlib.blake2b(identity, digest_size=16).digest()
+        self._position = topic.log.positions[partition]
+        self._writer: IdempotentWriter | None = None
+        self._last: int | None = None  # number of the last batch that is stored or waits
+        self._waiting: deque[_WaitingBatches] = deque()
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+        self._admitting = asyncio.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._task is None
+
+    async def put(self, batches: list[Batch]) -> Awaitable[int]:
+        """Queue batches; return an awaitable of the first record's offset. KafkaError if their numbers don't follow."""
+        async with self._admitting:
+            while self._size > KAFKA_WAITING_BYTES and self._task is not None:
+                await asyncio.wait([self._task])
+            if self._writer is None:
+                await self._open()
+            numbers = []
+            last = self._last
+            for batch in batches:
+                last = self._next(batch, NO_VERSION if last is None else last)
+                numbers.append(last)
+            if self._last is not None and numbers[-1] <= self._last and self._producer != NO_PRODUCER:
+                return self._repeated(batches)
+            self._last = numbers[-1]
+            waiting = _WaitingBatches(batches, numbers, asyncio.get_running_loop().create_future())
+            self._waiting.append(waiting)
+            self._size += waiting.size
+            if self._task is None:
+                self._task = asyncio.create_task(self._store(), name=f"store {self._topic.name}/{self._partition}")
+            return waiting.offset
+
+    async def _open(self) -> None:
+        shape = self._topic.shape
+        if self._producer == NO_PRODUCER:
+            since = await shape.newest_epoch()
+        else:
+            since = await epoch_at(shape, max(0, (self._producer >> _TIME_BITS) - _SLACK_MS))
+        writer = IdempotentWriter(shape, self._id, since_epoch=since)
+        self._last = await writer.last_number(self._position)
+        self._writer = writer
+
+    def _next(self, batch: Batch, last: int) -> int:
+        """Return the event number of a batch after number `last`; one up to `last` if it was stored before."""
+        if self._producer == NO_PRODUCER:
+            return last + 1
+        final = batch.sequence + batch.count - 1
+        if last == NO_VERSION:
+            return batch.epoch << _COUNT_BITS | final
+        epoch, count = last >> _COUNT_BITS, last & (1 << _COUNT_BITS) - 1
+        if batch.epoch < epoch:
+            raise KafkaError(ErrorCode.invalid_producer_epoch, "a newer instance of this producer writes")
+        if batch.epoch > epoch:
+            if batch.sequence:
+                raise KafkaError(ErrorCode.out_of_order_sequence_number, "a new epoch starts with sequence number 0")
+            return batch.epoch << _COUNT_BITS | final
+        if batch.sequence == (count + 1) % _SEQUENCES:
+            return last + batch.count
+        behind = (count - final) % _SEQUENCES
+        if behind < _SEQUENCES // 2 and behind <= count:
+            return last - behind
+        raise KafkaError(
+            ErrorCode.out_of_order_sequence_number,
+            f"sequence number {batch.sequence} doesn't follow {count % _SEQUENCES}",
+        )
+
+    async def _repeated(self, batches: list[Batch]) -> int:
+        """Return the offset of batches that were sent before, once they are stored."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+        log = await self._topic.log.tail(self._partition)
+        return log.recent_offset(batches[0])
+
+    async def _store(self) -> None:
+        """Store what waits until nothing does."""
+        try:
+            while self._waiting:
+                taken = [self._waiting.popleft()]
+                size = taken[0].size
+                while self._waiting and size + self._waiting[0].size <= KAFKA_APPEND_BYTES:
+                    size += self._waiting[0].size
+                    taken.append(self._waiting.popleft())
+                try:
+                    await self._store_all(taken)
+                except NadiError as error:
+                    self._fail([*taken, *self._waiting], error)
+                    self._waiting.clear()
+                    self._size = 0
+                    return
+                self._size -= size
+        finally:
+            self._task = None
+
+    async def _store_all(self, taken: list[_WaitingBatches]) -> None:
+        assert self._writer is not None, "put has opened it"
+        events = [
+            NumberedEvent(number, self._position, batch.data)
+            for waiting in taken
+            for number, batch in zip(waiting.numbers, waiting.batches, strict=True)
+        ]
+        batches = {number: batch for waiting in taken for number, batch in zip(waiting.numbers, waiting.batches, strict=True)}
+        offsets: dict[int, int] = {}
+        for stored in await self._writer.write(events, _TIMEOUT_S):
+            offsets |= await self._offsets(stored, batches)
+        for waiting in taken:
+            if not waiting.offset.done():
+                waiting.offset.set_result(offsets.get(waiting.numbers[0], UNKNOWN_OFFSET))
+
+    async def _offsets(self, stored: StoredEvents, batches: dict[int, Batch]) -> dict[int, int]:
+        """Return the first offset of each batch that was stored, by its event number."""
+        log = await self._topic.log.log(stored.segment)
+        written = [batches[event.number] for event in stored.events]
+        if stored.end < 0:  # its reply was lost
+            await log.refresh()
+            return {event.number: log.recent_offset(batches[event.number]) for event in stored.events}
+        return dict(zip((event.number for event in stored.events), await log.add(stored.end, written), strict=True))
+
+    def _fail(self, waiting: Sequence[_WaitingBatches], error: NadiError) -> None:
+        """Fail requests; whether their batches are stored, the segments tell with the next one."""
+        self.close()
+        for each in waiting:
+            if not each.offset.done():
+                each.offset.set_exception(error)
+                each.offset.exception()  # the producer may have gone
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = self._last = None
+
+
+class Producing:
+    """The writers of a door, by topic, partition and producer."""
+
+    def __init__(self) -> None:
+        self._writers: LRUCache[tuple[str, int, int], _PartitionWriter] = LRUCache(KAFKA_WRITERS)
+
+    async def put(self, topic: Topic, partition: int, batches: list[Batch]) -> Awaitable[int]:
+        """Queue the batches of one request for a partition; return an awaitable of the first record's offset."""
+        key = topic.name, partition, batches[0].producer_id
+        writer = self._writers.get(key)
+        if writer is None:
+            self._close_idle()
+            writer = self._writers[key] = _PartitionWriter(topic, partition, batches[0].producer_id)
+        return await writer.put(batches)
+
+    def _close_idle(self) -> None:
+        if len(self._writers) < KAFKA_WRITERS:
+            return
+        for key in list(self._writers)[: KAFKA_WRITERS // 10]:
+            if self._writers[key].is_idle:
+                self._writers.pop(key).close()
+
+    def close_topic(self, name: str) -> None:
+        for key in [key for key in self._writers if key[0] == name]:
+            self._writers.pop(key).close()
+
+    def close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+

@@ -1,0 +1,164 @@
+"""Records in and out of batches, for what needs them: offsets by time, and rows of nadi's readers.
+
+kio's reader of records turns timestamps into datetimes, which can't hold all that producers send; so records are
+decoded here.
+
+Layout: https://kafka.apache.org/documentation/#record
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import crc32c
+import pyarrow as pa
+
+from nadi.errors import SerializationError
+from nadi.kafka.batches import HEADER_BYTES
+
+_ATTRIBUTES, _BASE_TIME, _COUNT = struct.Struct(">h"), struct.Struct(">q"), struct.Struct(">i")
+_AT_ATTRIBUTES, _AT_BASE_TIME, _AT_COUNT = 21, 27, 57
+_BATCH = struct.Struct(">qiibIhiqqqhii")
+_STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
+_SNAPPY = 2
+_FRAMED_SNAPPY = b"\x82SNAPPY\x00"
+_FRAMED_SNAPPY_HEAD = 16
+_MOST_BYTES = 256 << 20  # of the records of a batch
+
+
+class Record(NamedTuple):
+    """A record of a batch. delta: its offset minus the batch's. timestamp_ms: -1 if the producer gave none."""
+
+    delta: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def records_of(batch: bytes) -> Iterator[Record]:
+    """Yield a batch's records; SerializationError if it can't be decoded."""
+    try:
+        base_ms = _BASE_TIME.unpack_from(batch, _AT_BASE_TIME)[0]
+        data = _uncompressed(_ATTRIBUTES.unpack_from(batch, _AT_ATTRIBUTES)[0] & 7, batch[HEADER_BYTES:])
+        position = 0
+        for _ in range(_COUNT.unpack_from(batch, _AT_COUNT)[0]):
+            size, position = _varint(data, position)
+            end = position + size
+            time_delta, position = _varint(data, position + 1)
+            delta, position = _varint(data, position)
+            key, position = _bytes(data, position)
+            value, position = _bytes(data, position)
+            count, position = _varint(data, position)
+            headers = []
+            for _ in range(count):
+                name, position = _bytes(data, position)
+                header, position = _bytes(data, position)
+                headers.append(((name or b"").decode(errors="replace"), header))
+            if position != end:
+                raise SerializationError("a Kafka record's length doesn't match its contents")
+            yield Record(delta, base_ms + time_delta, key, value, headers)
+    except (IndexError, struct.error, pa.ArrowException, OSError, ValueError) as error:
+        raise SerializationError(f"the event isn't a batch of Kafka records: {error}") from error
+
+
+def batch_of(records: Iterable[Record], partition: int = 0) -> bytes:
+    """Return an uncompressed batch of records, numbered in their order."""
+    records = list(records)
+    base_ms = records[0].timestamp_ms
+    encoded = bytearray()
+    for delta, record in enumerate(records):
+        body = bytearray(b"\0")
+        body += _zigzag(record.timestamp_ms - base_ms) + _zigzag(delta)
+        body += _sized(record.key) + _sized(record.value) + _zigzag(len(record.headers))
+        for name, value in record.headers:
+            body += _sized(name.encode()) + _sized(value)
+        encoded += _zigzag(len(body)) + body
+    latest = max(record.timestamp_ms for record in records)
+    count = len(records)
+    head = _BATCH.pack(
+        0, HEADER_BYTES - 12 + len(encoded), partition, 2, 0, 0, count - 1, base_ms, latest, -1, -1, -1, count
+    )
+    checked = head[_AT_ATTRIBUTES:] + bytes(encoded)
+    return head[: _AT_ATTRIBUTES - 4] + crc32c.crc32c(checked).to_bytes(4, "big") + checked
+
+
+def _uncompressed(codec: int, data: bytes) -> bytes:
+    if codec == 0:
+        return data
+    if codec == _SNAPPY:
+        return _unsnapped(data)
+    with pa.input_stream(pa.BufferReader(data), compression=_STREAMED[codec]) as stream:
+        whole: bytes = stream.read(_MOST_BYTES + 1)
+    return _limited(whole)
+
+
+def _unsnapped(data: bytes) -> bytes:
+    if not data.startswith(_FRAMED_SNAPPY):
+        return _unsnapped_block(data)
+    parts, position = [], _FRAMED_SNAPPY_HEAD
+    while position < len(data):
+        size = _COUNT.unpack_from(data, position)[0]
+        parts.append(_unsnapped_block(data[position + 4 : position + 4 + size]))
+        position += 4 + size
+    return _limited(b"".join(parts))
+
+
+def _unsnapped_block(data: bytes) -> bytes:
+    size, _ = _unsigned(data, 0)
+    if size > _MOST_BYTES:
+        raise SerializationError(f"a batch of {size:,} bytes is larger than {_MOST_BYTES:,}")
+    block: bytes = pa.decompress(data, decompressed_size=size, codec="snappy", asbytes=True)
+    return block
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > _MOST_BYTES:
+        raise SerializationError(f"a batch's records are larger than {_MOST_BYTES:,} bytes")
+    return data
+
+
+def _unsigned(data: bytes, position: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number is too long")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:  # the usual case
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    number, position = _unsigned(data, position)
+    return (number >> 1) ^ -(number & 1), position
+
+
+def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = _varint(data, position)
+    if size < 0:
+        return None, position
+    if position + size > len(data):
+        raise ValueError("a field ends behind its batch")
+    return data[position : position + size], position + size
+
+
+def _zigzag(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _sized(value: bytes | None) -> bytes:
+    return _zigzag(-1) if value is None else _zigzag(len(value)) + value

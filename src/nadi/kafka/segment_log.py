@@ -1,0 +1,462 @@
+"""The offsets of a segment's records, by partition.
+
+A partition's offsets count its records through its chain of segments. They follow from the stored events alone, so any
+door computes the same ones. A `SegmentLog` counts as it scans its segment; a row per some MiB records how far each
+partition had come at an event boundary (`Row`). Rows are in memory, and some of them in the scope's table, where a
+later door begins. Chunks, the batches between two rows, are cached.
+
+What a door writes itself is counted from the acknowledgement, without being read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+from cachetools import LRUCache
+
+from nadi.client.segments.assemble import EventAssembler
+from nadi.client.segments.info import segment_info
+from nadi.client.segments.segment_input import read_bytes
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.catalog import entries_of
+from nadi.client.tables.table import ABSENT, Table
+from nadi.kafka.batches import Batch, read_header
+from nadi.limits import KAFKA_CHUNK_BYTES, KAFKA_ROW_BYTES, KAFKA_ROWS
+from nadi.model.framing import HEADER_BYTES
+from nadi.model.segments import SegmentRange
+from nadi.naming import segment_name
+
+NO_TIME = -1
+_SKIPPED = 1 << 16  # offsets to skip for a byte that was truncated before it was counted: no batch has more
+UNCOUNTED = KAFKA_ROW_BYTES * _SKIPPED  # offsets to skip where an unknown number of bytes was truncated
+_OWN_FIRST_S = 0.005  # wait for own acknowledgements before reading what others wrote
+
+
+class PlacedBatch(NamedTuple):
+    """A batch with its first record's offset, and its event's position in the segment."""
+
+    offset: int
+    position: int
+    batch: Batch
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.batch.count
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The batches of consecutive events, by partition."""
+
+    start: int
+    batches: dict[int, list[PlacedBatch]] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def add(self, placed: PlacedBatch) -> None:
+        self.batches.setdefault(placed.batch.partition, []).append(placed)
+        self.size += HEADER_BYTES + len(placed.batch.data)
+
+    def from_offset(self, partition: int, offset: int) -> list[PlacedBatch]:
+        """Return the partition's batches from the one that contains `offset`, or the next one."""
+        batches = self.batches.get(partition, [])
+        return batches[bisect_right(batches, offset, key=attrgetter("end")) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """State at an event boundary: the next offset, and the latest timestamp so far, of each partition."""
+
+    position: int
+    offsets: tuple[int, ...]
+    times: tuple[int, ...]
+
+
+class ChunkCache(LRUCache[tuple[str, int], Chunk]):
+    """The cached chunks of a door, by segment and position, up to a number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes, lambda chunk: chunk.size)
+
+
+class LogStorage(NamedTuple):
+    """What the logs of a topic share. prefix: of the topic's rows in the table."""
+
+    stores: SegmentStores
+    scope: str
+    stream: str
+    table: Table
+    prefix: str
+    chunks: ChunkCache
+
+
+class SegmentLog:
+    """One segment: call `open` first. partitions: those whose keys it takes; `end_offset` and the like take one."""
+
+    def __init__(self, storage: LogStorage, segment: SegmentRange, partitions: Sequence[int]) -> None:
+        self.segment, self.partitions = segment, partitions
+        self._index = {partition: at for at, partition in enumerate(partitions)}
+        self.name = segment_name(storage.scope, storage.stream, segment.segment_id)
+        self.is_complete = False  # sealed, and counted to its end
+        self.version = 0  # grows with each change
+        self._storage = storage
+        self._prefix = f"{storage.prefix}{segment.segment_id:016x}/".encode()
+        self._rows: list[Row] = []
+        self._position = 0
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self._tail = Chunk(0)
+        self._scanning = asyncio.Lock()
+        self._own: dict[int, list[Batch]] = {}  # acknowledged, behind bytes that are not counted yet
+        self._placing: dict[int, asyncio.Future[int]] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._recorded = 0  # position of the last row in the table
+
+    # --- opening ------------------------------------------------------------------------------
+
+    async def load(self) -> bool:
+        """Read the rows; return False if there are none: then `begin` must follow."""
+        entries = entries_of(self._storage.stores, self._storage.scope, self._storage.table, self._prefix)
+        self._rows = [self._decoded(int(entry.key, 16), entry.value) async for entry in entries]
+        if self._rows:
+            self._resume(self._rows[-1])
+        return bool(self._rows)
+
+    async def begin(self, offsets: Sequence[int], times: Sequence[int]) -> None:
+        """Set the partitions' state at the start of the segment: that of its predecessors at their ends."""
+        row = await self._recorded_row(Row(0, tuple(offsets), tuple(times)))
+        self._rows = [row]
+        self._resume(row)
+
+    def _resume(self, row: Row) -> None:
+        self._position = self._recorded = row.position
+        self._offsets, self._times = list(row.offsets), list(row.times)
+        self._tail = Chunk(row.position)
+
+    async def _recorded_row(self, row: Row) -> Row:
+        """Store a row; return the one that another door stored before."""
+        key = self._prefix + b"%016x" % row.position
+        try:
+            state = dict(zip(self.partitions, zip(row.offsets, row.times, strict=True), strict=True))
+            await self._storage.table.put(key, msgspec.msgpack.encode(state), ABSENT)
+        except ConditionFailedError:
+            stored = await self._storage.table.get(key)
+            return row if stored is None else self._decoded(row.position, stored.value)
+        return row
+
+    def _decoded(self, position: int, value: bytes) -> Row:
+        state = msgspec.msgpack.decode(value, type=dict[int, tuple[int, int]])
+        pairs = [state.get(partition, (0, NO_TIME)) for partition in self.partitions]  # 0: a partition added since
+        return Row(position, tuple(offset for offset, _ in pairs), tuple(time for _, time in pairs))
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    def first_offset(self, partition: int) -> int:
+        """Return the offset of the partition's first record in the segment, whether truncated or not."""
+        return self._rows[0].offsets[self._index[partition]]
+
+    def end_offset(self, partition: int) -> int:
+        """Return the offset behind the partition's last record that was counted."""
+        return self._offsets[self._index[partition]]
+
+    def state(self, partition: int) -> tuple[int, int]:
+        """Return `end_offset` and the latest timestamp."""
+        return self.end_offset(partition), self._times[self._index[partition]]
+
+    @property
+    def position(self) -> int:
+        """Where counting has come."""
+        return self._position
+
+    # --- counting -----------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Count to the segment's current end."""
+        async with self._scanning:
+            if self.is_complete:
+                return
+            info = await segment_info(self._storage.stores, self.name)
+            if info.start_offset > self._position:
+                await self._skip_to(info.start_offset)
+            await self._scan(info.write_offset)
+            self.is_complete = info.is_sealed and self._position == info.write_offset
+            if self._position - self._recorded >= KAFKA_ROW_BYTES or (self.is_complete and self._recorded < self._position):
+                await self._record()
+            if self.is_complete:
+                self._notify()
+
+    async def _record(self) -> None:
+        row = self._row()
+        self._recorded = row.position
+        await self._recorded_row(row)
+
+    async def _skip_to(self, start: int) -> None:
+        """Continue at the segment's head, because bytes were truncated before they were counted."""
+        skipped = (start - self._position) * _SKIPPED
+        row = Row(start, tuple(offset + skipped for offset in self._offsets), tuple(self._times))
+        row = await self._recorded_row(row)
+        self._rows.append(row)
+        self._resume(row)
+
+    async def _scan(self, end: int) -> None:
+        if self._position >= end:
+            return
+        assembler = EventAssembler(self._position)
+        async with aclosing(read_bytes(self._storage.stores, self.name, self._position, end, purpose=_PURPOSE)) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    position = block.offset
+                    for event in block.events():
+                        if position == self._position:  # otherwise counted from an acknowledgement meanwhile
+                            self._place(self._batch_of(event))
+                        position += HEADER_BYTES + len(event)
+        self._notify()
+
+    def _batch_of(self, event: bytes) -> Batch:
+        batch = read_header(event)
+        if batch is None or batch.partition not in self._index:  # not written for Kafka
+            return Batch(self.partitions[0] if self.partitions else 0, 0, NO_TIME, -1, -1, -1, False, event)
+        return batch
+
+    def _place(self, batch: Batch) -> int:
+        """Count the next event; return its first record's offset."""
+        at = self._index.get(batch.partition)
+        offset = 0 if at is None else self._offsets[at]
+        placed = PlacedBatch(offset, self._position, batch)
+        if self._tail.size >= KAFKA_CHUNK_BYTES:
+            self._end_chunk()
+        self._tail.add(placed)
+        if at is not None:
+            self._offsets[at] = placed.end
+            self._times[at] = max(self._times[at], batch.max_ms)
+        if (waiter := self._placing.pop(self._position, None)) is not None and not waiter.done():
+            waiter.set_result(offset)
+        self._position += HEADER_BYTES + len(batch.data)
+        return offset
+
+    def _end_chunk(self) -> None:
+        self._keep(self._tail)
+        if len(self._rows) >= KAFKA_ROWS:
+            self._rows[: KAFKA_ROWS // 2] = self._rows[: KAFKA_ROWS // 2 : 2]
+        self._rows.append(self._row())
+        self._tail = Chunk(self._position)
+
+    def _keep(self, chunk: Chunk) -> None:
+        if chunk.size <= self._storage.chunks.maxsize:
+            self._storage.chunks[self.name, chunk.start] = chunk
+
+    def _row(self) -> Row:
+        return Row(self._position, tuple(self._offsets), tuple(self._times))
+
+    # --- own writes ---------------------------------------------------------------------------
+
+    async def add(self, end: int, batches: list[Batch]) -> list[int]:
+        """Count batches that this door has written, up to `end`; return their first records' offsets."""
+        start = end - sum(HEADER_BYTES + len(batch.data) for batch in batches)
+        if start == self._position and not self._scanning.locked():
+            offsets = [self._place(batch) for batch in batches]
+            self._take_own()
+            self._notify()
+            self._record_soon()
+            return offsets
+        if start < self._position:
+            return await self._placed(start, batches)
+        self._own[start] = batches
+        waiter = self._placing.setdefault(start, asyncio.get_running_loop().create_future())
+        await asyncio.wait([waiter], timeout=_OWN_FIRST_S)
+        if not waiter.done():
+            await self.refresh()
+            if not waiter.done():
+                self._take_own()
+        return _consecutive(await waiter, batches)
+
+    def _take_own(self) -> None:
+        while (batches := self._own.pop(self._position, None)) is not None:
+            for batch in batches:
+                self._place(batch)
+        for start in [start for start in self._own if start < self._position]:
+            del self._own[start]
+
+    async def _placed(self, start: int, batches: list[Batch]) -> list[int]:
+        """Return the offsets of batches that were counted before."""
+        chunk = self._tail if start >= self._tail.start else await self._chunk_at(start)
+        entries = chunk.batches.get(batches[0].partition, [])
+        at = bisect_left(entries, start, key=attrgetter("position"))
+        return _consecutive(entries[at].offset, batches)
+
+    def recent_offset(self, batch: Batch) -> int:
+        """Return the offset of a batch that was stored lately; -1 if it isn't found."""
+        for placed in reversed(self._tail.batches.get(batch.partition, [])):
+            if placed.batch.data == batch.data:
+                return placed.offset
+        return -1
+
+    def _record_soon(self) -> None:
+        if self._position - self._recorded >= KAFKA_ROW_BYTES:
+            row, self._recorded = self._row(), self._position
+            task = asyncio.create_task(self._recorded_row(row), name="store a row of offsets")
+            _tasks.add(task)
+            task.add_done_callback(_done)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def batches_from(self, partition: int, offset: int) -> list[PlacedBatch]:
+        """Return some batches of the partition from the one with `offset`; empty if it has none in this segment."""
+        at = self._index[partition]
+        while offset < self._offsets[at]:
+            if found := self._tail.from_offset(partition, offset):
+                if offset >= found[0].offset:
+                    return found
+            index = bisect_right(self._rows, offset, key=lambda row: row.offsets[at]) - 1
+            position = self._rows[max(index, 0)].position
+            while position < self._tail.start:
+                chunk = await self._chunk_at(position)
+                if found := chunk.from_offset(partition, offset):
+                    return found
+                position = chunk.end
+        return []
+
+    async def batches_since(self, partition: int, time_ms: int) -> list[PlacedBatch]:
+        """Return some batches of the partition, from the first one with a timestamp of `time_ms` or later."""
+        at = self._index[partition]
+        if self._times[at] < time_ms:
+            return []
+        index = bisect_left(self._rows, time_ms, key=lambda row: row.times[at])
+        position = self._rows[max(index - 1, 0)].position
+        while True:
+            chunk = self._tail if position >= self._tail.start else await self._chunk_at(position)
+            found = [placed for placed in chunk.batches.get(partition, []) if placed.batch.max_ms >= time_ms]
+            if found or chunk is self._tail:
+                return found
+            position = chunk.end
+
+    async def offset_at(self, partition: int, position: int) -> int:
+        """Return the offset of the partition's first record at or behind a position of the segment."""
+        if position <= self._rows[0].position:
+            return self.first_offset(partition)
+        while position < self._position:
+            start = self._row_before(position).position
+            chunk = self._tail if start >= self._tail.start else await self._chunk_at(start)
+            entries = chunk.batches.get(partition, [])
+            at = bisect_left(entries, position, key=attrgetter("position"))
+            if at < len(entries):
+                return entries[at].offset
+            if chunk is self._tail:
+                break
+            position = chunk.end
+        return self.end_offset(partition)
+
+    async def position_of(self, partition: int, offset: int) -> int:
+        """Return the position of the event with a record's offset, or where the partition's next one will be."""
+        batches = await self.batches_from(partition, offset)
+        return batches[0].position if batches else self._position
+
+    def _row_before(self, position: int) -> Row:
+        return self._rows[max(bisect_right(self._rows, position, key=attrgetter("position")) - 1, 0)]
+
+    async def _chunk_at(self, position: int) -> Chunk:
+        """Return the chunk at or before a position; it ends at the next row, which is added if the next one is far."""
+        row = self._row_before(position)
+        if row.position >= self._tail.start:
+            return self._tail
+        chunk = self._storage.chunks.get((self.name, row.position))
+        if chunk is not None:
+            return chunk
+        following = bisect_right(self._rows, row.position, key=attrgetter("position"))
+        end = self._rows[following].position if following < len(self._rows) else self._tail.start
+        chunk = await self._read_chunk(row, end)
+        self._keep(chunk)
+        return chunk
+
+    async def _read_chunk(self, row: Row, end: int) -> Chunk:
+        chunk, offsets, times = Chunk(row.position), list(row.offsets), list(row.times)
+        assembler = EventAssembler(row.position)
+        async with aclosing(read_bytes(self._storage.stores, self.name, row.position, end, purpose=_PURPOSE)) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    for event in block.events():
+                        if chunk.size >= KAFKA_CHUNK_BYTES:
+                            break
+                        batch = self._batch_of(event)
+                        at = self._index[batch.partition]
+                        chunk.add(PlacedBatch(offsets[at], chunk.end, batch))
+                        offsets[at] += batch.count
+                        times[at] = max(times[at], batch.max_ms)
+                if chunk.size >= KAFKA_CHUNK_BYTES:
+                    break
+        if chunk.end < end and self._row_before(chunk.end).position != chunk.end:
+            insort(self._rows, Row(chunk.end, tuple(offsets), tuple(times)), key=attrgetter("position"))
+        return chunk
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def notify(self, waiter: asyncio.Future[None]) -> None:
+        """Resolve a future at the next change, from this door or others."""
+        self._waiting.add(waiter)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name=f"watch {self.name}")
+            self._watching.add_done_callback(self._unwatched)
+
+    def forget(self, waiter: asyncio.Future[None]) -> None:
+        self._waiting.discard(waiter)
+
+    def _notify(self) -> None:
+        self.version += 1
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+    async def _watch(self) -> None:
+        """Notice what others write, while anyone waits."""
+        while self._waiting and not self.is_complete:
+            position = self._position
+            async with aclosing(
+                read_bytes(self._storage.stores, self.name, position, position + HEADER_BYTES, purpose=_PURPOSE)
+            ) as pieces:
+                async for _ in pieces:
+                    break
+            if position == self._position:
+                await asyncio.sleep(_OWN_FIRST_S)
+            if position == self._position:
+                await self.refresh()
+
+    def _unwatched(self, task: asyncio.Task[None]) -> None:
+        self._watching = None
+        if not task.cancelled() and task.exception() is not None:
+            self._notify()  # who waits meets the error itself
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+_PURPOSE = "kafka"
+_tasks: set[asyncio.Task[Row]] = set()
+
+
+def _done(task: asyncio.Task[Row]) -> None:
+    _tasks.discard(task)
+    if not task.cancelled():
+        task.exception()  # a later row will do
+
+
+def _consecutive(first: int, batches: Iterable[Batch]) -> list[int]:
+    offsets = []
+    for batch in batches:
+        offsets.append(first)
+        first += batch.count
+    return offsets
+
+

@@ -1,0 +1,318 @@
+"""A Kafka broker in front of nadi: the door's port and its connections.
+
+A connection's requests are answered in their order. Those that write are queued as they arrive, so that they don't wait
+for each other's acknowledgements; any other one starts once those before it are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import ssl
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nadi.access.authentication import Gate
+from nadi.access.budget import Budget
+from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
+from nadi.client.aio import StreamManager
+from nadi.client.exports import ScalingPolicy
+from nadi.client.manager.streams import stores_of
+from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
+from nadi.kafka.doors import Doors
+from nadi.kafka.groups import Groups
+from nadi.kafka.handlers import Handlers, Peer, api_versions
+from nadi.kafka.messages import (
+    API_VERSIONS,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    ErrorCode,
+    Fields,
+    Request,
+    UnsupportedVersionError,
+    code_of,
+    decoded,
+    encoded,
+)
+from nadi.kafka.producing import Producing
+from nadi.kafka.segment_log import ChunkCache
+from nadi.kafka.topics import Topics
+from nadi.limits import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_OF_ADDRESS,
+    KAFKA_CACHE_BYTES,
+    KAFKA_IDLE_S,
+    KAFKA_RECEIVED_BYTES,
+    KAFKA_REQUEST_BYTES,
+    KAFKA_REQUESTS_AT_ONCE,
+    KAFKA_UNKNOWN_PEER_BYTES,
+    SEND_TIMEOUT_S,
+)
+from nadi.throttled_log import SeldomWarning
+
+log = logging.getLogger(__name__)
+_MECHANISMS = ("PLAIN",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorOptions:
+    """Options of a door. host, port: to listen at; 0 for any free port. advertised: what clients connect to, if it
+    differs. scope: of the topics' streams. partitions: of a topic that is created without a number. scaling: of the
+    streams of new topics. auto_creates: whether asking for a missing topic creates it."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    scope: str = "kafka"
+    partitions: int = 12
+    scaling: ScalingPolicy = ScalingPolicy.by_data_rate(8 * 1024)
+    auto_creates: bool = True
+
+
+class KafkaDoor:
+    """A door, as `async with KafkaDoor(manager, DoorOptions())`. `port`: the one that it listens at.
+
+    gate: authenticates callers by SASL PLAIN; None if they needn't. manager: must have all rights on the scope.
+    """
+
+    def __init__(
+        self,
+        manager: StreamManager,
+        options: DoorOptions,
+        *,
+        gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._manager, self._options, self.gate, self._tls = manager, options, gate, tls
+        self.budget = budget or Budget(2 * KAFKA_RECEIVED_BYTES)
+        self._producing = Producing()
+        self._topics = Topics(
+            manager,
+            options.scope,
+            options.partitions,
+            options.scaling,
+            ChunkCache(KAFKA_CACHE_BYTES),
+            self._producing.close_topic,
+        )
+        self.listener = Listener(
+            self._protocol,
+            _abort,
+            most=available_files(CONNECTIONS_MAX),
+            most_of_address=CONNECTIONS_OF_ADDRESS,
+            name="Kafka",
+        )
+        self._connections: set[asyncio.Task[None]] = set()
+        self.report = SeldomWarning(log, "Kafka connections closed: %d, the last from %s: %s")
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        options = self._options
+        await self._topics.prepare()
+        sockets = await bound_sockets(options.host, options.port)
+        self.port = sockets[0].getsockname()[1]
+        stores = stores_of(self._manager)
+        host, port = options.advertised_host or options.host, options.advertised_port or self.port
+        self._doors = Doors(stores, options.scope, host, port)
+        self._groups = Groups(stores, options.scope, self._topics.table)
+        self.handlers = Handlers(
+            self._manager,
+            self._topics,
+            self._doors,
+            self._groups,
+            self._producing,
+            self.gate,
+            auto_creates=options.auto_creates,
+        )
+        await self._doors.start()
+        self.listener.listen(sockets, self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.listener.close()
+        await self._doors.stop()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._groups.close()
+        self._topics.close()
+        self._producing.close()
+
+    def _protocol(self, accepted: AcceptedConnection) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader(limit=1 << 20)
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = _Connection(self, accepted, reader, writer)
+            task = asyncio.create_task(connection.run(), name=f"Kafka connection of {accepted.address}")
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+        return asyncio.StreamReaderProtocol(reader, connected)
+
+
+def _abort(protocol: asyncio.BaseProtocol) -> None:
+    transport = getattr(protocol, "_transport", None)
+    if transport is not None:
+        transport.abort()
+
+
+class _Answer:
+    """A response to send. fields: None if the producer wants none."""
+
+    __slots__ = ("fields", "request", "size")
+
+    def __init__(self, request: Request, fields: Awaitable[Fields], size: int) -> None:
+        self.request, self.fields, self.size = request, fields, size
+
+
+class _Connection:
+    """One client's connection."""
+
+    def __init__(
+        self, door: KafkaDoor, accepted: AcceptedConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._door, self._accepted, self._reader, self._writer = door, accepted, reader, writer
+        self._peer = Peer(accepted.address)
+        self._mechanism = ""
+        self._answers: asyncio.Queue[_Answer] = asyncio.Queue(KAFKA_REQUESTS_AT_ONCE)
+        self._received = door.budget.receiving.account()
+        self._sending = door.budget.sending.account()
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                answering = tasks.create_task(self._answer_all())
+                await self._read_all()
+                answering.cancel()
+        except* (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
+            pass  # the peer has gone, or doesn't read
+        except* ProtocolError as group:
+            self._door.report(self._accepted.address, group.exceptions[0])
+        except* Exception as group:
+            log.error("a Kafka connection failed", exc_info=group)
+        finally:
+            self._drop_answers()
+            self._received.hold(0)
+            self._sending.hold(0)
+            self._accepted.leave()
+            self._writer.transport.abort()
+
+    def _drop_answers(self) -> None:
+        while not self._answers.empty():
+            fields = self._answers.get_nowait().fields
+            if isinstance(fields, Coroutine):
+                fields.close()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        while True:
+            async with asyncio.timeout(KAFKA_IDLE_S):
+                head = await self._reader.readexactly(4)
+            size = int.from_bytes(head, "big", signed=True)
+            most = KAFKA_REQUEST_BYTES if self._is_known else KAFKA_UNKNOWN_PEER_BYTES
+            if not 8 <= size <= most:
+                raise ProtocolError(f"a request of {size:,} bytes: the limit is {most:,}")
+            self._accepted.mark_busy()
+            await self._received.wait_for_capacity()
+            self._received.take(size)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                frame = await self._reader.readexactly(size)
+            try:
+                request = decoded(frame)
+            except UnsupportedVersionError as error:
+                if error.key != API_VERSIONS:
+                    raise
+                request = Request(API_VERSIONS, 0, error.correlation, "", None)
+                await self._answers.put(_Answer(request, _unsupported(), size))
+                continue
+            await self._answers.put(_Answer(request, await self._begin(request), size))
+
+    @property
+    def _is_known(self) -> bool:
+        return self._door.gate is None or self._peer.caller is not None
+
+    async def _begin(self, request: Request) -> Awaitable[Fields]:
+        """Return the response's fields to await; what writes is queued at once."""
+        if request.key == API_VERSIONS:
+            return _versions()
+        if request.key == SASL_HANDSHAKE:
+            return self._handshake(request)
+        if request.key == SASL_AUTHENTICATE:
+            return self._authenticate(request)
+        if not self._is_known:
+            while not self._answers.empty():  # its login may be under way
+                await asyncio.sleep(0.01)
+            if not self._is_known:
+                raise ProtocolError(f"a request of API {request.key} before the login: use SASL PLAIN")
+        if request.key == PRODUCE:
+            return await self._door.handlers.produce(self._peer, request)
+        return self._door.handlers.answer(self._peer, request)
+
+    async def _handshake(self, request: Request) -> Fields:
+        if self._door.gate is None:
+            return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
+        if request.body.mechanism not in _MECHANISMS:
+            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": _MECHANISMS}
+        self._mechanism = request.body.mechanism
+        return {"mechanisms": _MECHANISMS}
+
+    async def _authenticate(self, request: Request) -> Fields:
+        if self._door.gate is None or not self._mechanism:
+            return {"error_code": ErrorCode.illegal_sasl_state, "error_message": "a handshake must come first"}
+        _, _, rest = bytes(request.body.auth_bytes).partition(b"\0")
+        user, _, password = rest.partition(b"\0")
+        authorization = "Basic " + base64.b64encode(user + b":" + password).decode()
+        try:
+            self._peer.caller = await self._door.gate.caller(authorization, f"{self._accepted.address}:0")
+        except NotAuthenticatedError as error:
+            return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": str(error), "auth_bytes": b""}
+        return {"auth_bytes": b""}
+
+    # --- answering ----------------------------------------------------------------------------
+
+    async def _answer_all(self) -> None:
+        while True:
+            answer = await self._answers.get()
+            try:
+                fields = await answer.fields
+            except NadiError as error:
+                fields = {"error_code": code_of(error), "error_message": str(error)[:500]}
+            except Exception:
+                log.exception("a Kafka request of API %d failed", answer.request.key)
+                fields = {"error_code": ErrorCode.unknown_server_error}
+            request = answer.request
+            if request.key != PRODUCE or request.body.acks:
+                await self._send(encoded(request.key, request.version, request.correlation, fields))
+            self._received.give(answer.size)
+            if self._answers.empty():
+                self._accepted.mark_idle()
+
+    async def _send(self, frame: bytes) -> None:
+        self._sending.take(len(frame))
+        try:
+            self._writer.write(frame)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._writer.drain()
+        finally:
+            self._sending.give(len(frame))
+
+
+async def _versions() -> Fields:
+    return api_versions()
+
+
+async def _unsupported() -> Fields:
+    return {**api_versions(), "error_code": ErrorCode.unsupported_version}
+
+
+async def serve(manager: StreamManager, options: DoorOptions, **more: Any) -> None:
+    """Run a door until it is cancelled."""
+    async with KafkaDoor(manager, options, **more):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()

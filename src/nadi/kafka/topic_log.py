@@ -1,0 +1,229 @@
+"""A topic's segments as partitions: where each begins and ends, and what follows what.
+
+Each partition has one position of the key space. Its records are in the segments that take this position, one after
+the other: splits and merges only add links to this chain. Positions don't depend on the number of partitions, so
+partitions can be added.
+
+>>> [position_of(partition) for partition in range(5)]
+[0.5, 0.25, 0.75, 0.125, 0.625]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from nadi.backoff import Backoff
+from nadi.errors import EpochExpiredError, NotFoundError, SegmentNotFoundError
+from nadi.kafka.segment_log import NO_TIME, UNCOUNTED, LogStorage, PlacedBatch, SegmentLog
+from nadi.limits import KAFKA_HEAD_CACHED_S
+from nadi.model.segments import SegmentRange, takes
+from nadi.naming import segment_epoch
+
+
+def position_of(partition: int) -> float:
+    """Return the position of a partition in the key space: the van der Corput sequence, without 0."""
+    number, position, step = partition + 1, 0.0, 0.5
+    while number:
+        position += step * (number & 1)
+        number, step = number >> 1, step / 2
+    return position
+
+
+class TopicLog:
+    """The logs of a stream's segments, opened when they are needed."""
+
+    def __init__(self, storage: LogStorage, partitions: int) -> None:
+        self._storage = storage
+        self.positions = [position_of(partition) for partition in range(partitions)]
+        self._logs: dict[int, SegmentLog] = {}
+        self._opening: dict[int, asyncio.Task[SegmentLog]] = {}
+        self._chains: dict[int, list[SegmentLog]] = {}
+        self._epochs: dict[int, list[SegmentRange]] = {}
+        self._head: dict[int, int] = {}
+        self._head_at = -KAFKA_HEAD_CACHED_S
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    async def start_offset(self, partition: int) -> int:
+        """Return the offset of the partition's first record that is still stored."""
+        log = (await self._chain(partition))[0]
+        position = self._head.get(log.segment.segment_id, 0)
+        if log.position < position:
+            await log.refresh()
+        return await log.offset_at(partition, position)
+
+    async def end_offset(self, partition: int) -> int:
+        """Return the offset behind the partition's last record."""
+        return (await self.tail(partition)).end_offset(partition)
+
+    async def known_end(self, partition: int) -> int:
+        """Return the offset behind the partition's last record that was counted; another door may have written more."""
+        return (await self._chain(partition))[-1].end_offset(partition)
+
+    async def tail(self, partition: int) -> SegmentLog:
+        """Return the log that takes the partition's records, counted to its current end."""
+        while True:
+            log = (await self._chain(partition))[-1]
+            await log.refresh()
+            if not log.is_complete or not await self._extend(partition):
+                return log
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def batches_from(self, partition: int, offset: int) -> list[PlacedBatch]:
+        """Return some of the partition's batches that are counted, from the one with `offset`."""
+        while True:
+            chain = await self._chain(partition)
+            log = next((log for log in chain if offset < log.end_offset(partition)), None)
+            if log is not None:
+                return [found for found in await log.batches_from(partition, offset) if found.batch.count]
+            if not chain[-1].is_complete or not await self._extend(partition):
+                return []
+
+    async def batches_since(self, partition: int, time_ms: int) -> list[PlacedBatch]:
+        """Return some batches of the partition, from the first one with a timestamp of `time_ms` or later."""
+        await self.tail(partition)
+        for log in await self._chain(partition):
+            if found := await log.batches_since(partition, time_ms):
+                return found
+        return []
+
+    async def positions_of(self, offsets: dict[int, int]) -> dict[int, int]:
+        """Return segment positions, by segment, at or before which all records below these offsets end."""
+        positions: dict[int, int] = {}
+        for partition, offset in offsets.items():
+            await self.tail(partition)
+            chain = await self._chain(partition)
+            log = next((log for log in chain if offset < log.end_offset(partition)), chain[-1])
+            position = await log.position_of(partition, offset)
+            segment = log.segment.segment_id
+            positions[segment] = min(position, positions.get(segment, position))
+        return positions
+
+    async def waiting_log(self, partition: int) -> SegmentLog:
+        """Return the log where the partition's next records are expected."""
+        while True:
+            log = (await self._chain(partition))[-1]
+            if not log.is_complete or not await self._extend(partition):
+                return log
+
+    def forget_head(self) -> None:
+        """Read where the stream begins before it is used next."""
+        self._head_at = -KAFKA_HEAD_CACHED_S
+
+    async def log(self, segment: SegmentRange) -> SegmentLog:
+        return await self._log(segment)
+
+    def close(self) -> None:
+        for task in self._opening.values():
+            task.cancel()
+        for log in self._logs.values():
+            log.close()
+
+    # --- chains -------------------------------------------------------------------------------
+
+    async def _chain(self, partition: int) -> list[SegmentLog]:
+        """Return the partition's logs from the stream's head to the last one that is known."""
+        if time.monotonic() - self._head_at >= KAFKA_HEAD_CACHED_S:
+            await self._read_head()
+        chain = self._chains.get(partition)
+        if chain is None:
+            position = self.positions[partition]
+            epochs = sorted({segment_epoch(segment) for segment in self._head})
+            for epoch in epochs:
+                for segment in await self._epoch(epoch):
+                    if segment.segment_id in self._head and takes(segment, position):
+                        chain = self._chains.setdefault(partition, [await self._log(segment)])
+                        return chain
+            raise NotFoundError(f"no segment of {self._storage.scope}/{self._storage.stream} takes {position}")
+        return chain
+
+    async def _read_head(self) -> None:
+        head = await self._storage.stores.controller.head(self._storage.scope, self._storage.stream)
+        self._head_at = time.monotonic()
+        if set(head.positions) != set(self._head):
+            first = min(map(segment_epoch, head.positions))
+            for segment in [segment for segment in self._logs if segment_epoch(segment) < first]:
+                if segment not in head.positions and self._logs[segment].is_complete:
+                    self._logs.pop(segment).close()
+            self._chains.clear()
+        self._head = dict(head.positions)
+
+    async def _extend(self, partition: int) -> bool:
+        """Append the successor of a chain's last segment; return False if the stream is sealed."""
+        chain = await self._chain(partition)
+        last = chain[-1]
+        position = self.positions[partition]
+        successors = await self._storage.stores.controller.successors(
+            self._storage.scope, self._storage.stream, last.segment.segment_id
+        )
+        segment = next((each.segment for each in successors if takes(each.segment, position)), None)
+        if segment is None:
+            return False
+        log = await self._log(segment)
+        chain = await self._chain(partition)
+        if chain[-1] is last:
+            chain.append(log)
+        return True
+
+    async def _log(self, segment: SegmentRange) -> SegmentLog:
+        log = self._logs.get(segment.segment_id)
+        if log is not None:
+            return log
+        task = self._opening.get(segment.segment_id)
+        if task is None:
+            task = asyncio.create_task(self._open(segment), name=f"open segment {segment.segment_id}")
+            self._opening[segment.segment_id] = task
+            task.add_done_callback(lambda _: self._opening.pop(segment.segment_id, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, segment: SegmentRange) -> SegmentLog:
+        partitions = [number for number, position in enumerate(self.positions) if takes(segment, position)]
+        log = SegmentLog(self._storage, segment, partitions)
+        if not await log.load():
+            states = await self._states_before(segment, partitions)
+            await log.begin([offset for offset, _ in states], [latest for _, latest in states])
+        self._logs[segment.segment_id] = log
+        return log
+
+    async def _states_before(self, segment: SegmentRange, partitions: Sequence[int]) -> list[tuple[int, int]]:
+        """Return offset and latest timestamp of each partition at the ends of the segment's predecessors."""
+        epoch = segment_epoch(segment.segment_id)
+        older = await self._epoch(epoch - 1) if epoch else []
+        states = []
+        for partition in partitions:
+            piece = next((piece for piece in older if takes(piece, self.positions[partition])), None)
+            state = (0, NO_TIME)
+            if piece is not None:
+                log = await self._log(piece)
+                try:
+                    await _complete(log)
+                    state = log.state(partition)
+                except SegmentNotFoundError:  # truncated before it was counted to its end: offsets must not repeat
+                    offset, latest = log.state(partition)
+                    state = (offset + UNCOUNTED, latest)
+            states.append(state)
+        return states
+
+    async def _epoch(self, epoch: int) -> list[SegmentRange]:
+        segments = self._epochs.get(epoch)
+        if segments is None:
+            try:
+                segments = await self._storage.stores.controller.epoch_segments(
+                    self._storage.scope, self._storage.stream, epoch
+                )
+            except EpochExpiredError:
+                segments = []
+            self._epochs[epoch] = segments
+        return segments
+
+
+async def _complete(log: SegmentLog) -> None:
+    """Count a segment that has successors to its end, after waiting until it is sealed."""
+    backoff = Backoff()
+    while not log.is_complete:
+        await log.refresh()
+        if not log.is_complete:
+            await backoff.pause()

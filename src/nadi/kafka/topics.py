@@ -1,0 +1,303 @@
+"""Topics: the streams of one scope, with their Kafka properties in the streams' tags.
+
+`kafka.partitions=12` marks a topic; `kafka.id=…` is its identity, and `kafka.NAME=VALUE` a property that nadi only
+reports. `retention.ms` and `retention.bytes` become the stream's retention.
+
+Names of streams have no underscore, which names of topics often have:
+
+>>> stream_of("my_topic")
+'my-.-topic'
+>>> topic_of("my-.-topic")
+'my_topic'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4, uuid5
+
+from nadi.client.aio import StreamManager
+from nadi.client.exports import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.idempotent.writer import StreamShape
+from nadi.client.manager.streams import stores_of
+from nadi.client.tables.catalog import remove_all
+from nadi.client.tables.table import Table
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.kafka.segment_log import ChunkCache, LogStorage
+from nadi.kafka.topic_log import TopicLog
+from nadi.limits import KAFKA_BATCH_BYTES, KAFKA_PARTITIONS, KAFKA_TOPIC_CACHED_S, MAX_EVENT_BYTES, NAME_MAX_CHARS
+from nadi.naming import KAFKA_TABLE, check_name
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_UNDERSCORE = "-.-"
+_TAG = "kafka."
+PARTITIONS, ID = "partitions", "id"
+RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
+KEEP_ALL = "-1"
+DEFAULTS = {  # the properties that clients ask for, with nadi's behaviour as values
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": str(KAFKA_BATCH_BYTES),
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    RETENTION_BYTES: KEEP_ALL,
+    RETENTION_MS: KEEP_ALL,
+    "unclean.leader.election.enable": "false",
+}
+_IGNORED = {  # properties of Kafka's storage, accepted without an effect
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "max.compaction.lag.ms",
+    "message.format.version",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "preallocate",
+    "remote.storage.enable",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+}
+_IDS = UUID("6b61666b-6100-4000-8000-000000000000")
+
+
+def stream_of(topic: str) -> str:
+    """Return the name of a topic's stream; KafkaError if a topic or its stream can't have that name."""
+    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic[:249]!r} is not a valid name of a topic")
+    stream = topic.replace("_", _UNDERSCORE)
+    if topic_of(stream) != topic or len(stream) > NAME_MAX_CHARS:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic!r} can't be the name of a stream: choose another")
+    return stream
+
+
+def topic_of(stream: str) -> str:
+    return stream.replace(_UNDERSCORE, "_")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProperties:
+    """A topic's stored properties. configured: those that were set, by name."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    configured: Mapping[str, str]
+
+    def value(self, name: str) -> str:
+        return self.configured.get(name, DEFAULTS.get(name, ""))
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return int(self.value("max.message.bytes"))
+
+
+class Topic:
+    """A topic that this door serves: its properties, its logs, the segments that producers write to."""
+
+    def __init__(self, properties: TopicProperties, log: TopicLog, shape: StreamShape) -> None:
+        self.properties, self.log, self.shape = properties, log, shape
+        self.read_at = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return self.properties.name
+
+    def check_partition(self, partition: int) -> None:
+        if not 0 <= partition < self.properties.partitions:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {self.name} has {self.properties.partitions} partitions, not number {partition}",
+            )
+
+
+class Topics:
+    """The topics of a scope, as one door serves them.
+
+    partitions: of a topic that is created without a number. scaling: of its stream. on_closed: called with each topic
+    that was deleted or replaced.
+    """
+
+    def __init__(
+        self,
+        manager: StreamManager,
+        scope: str,
+        partitions: int,
+        scaling: ScalingPolicy,
+        chunks: ChunkCache,
+        on_closed: Callable[[str], object],
+    ) -> None:
+        self.scope, self.table = scope, manager.table(scope, KAFKA_TABLE)
+        self._manager, self._stores = manager, stores_of(manager)
+        self._partitions, self._scaling, self._chunks = partitions, scaling, chunks
+        self._on_closed = on_closed
+        self._topics: dict[str, Topic] = {}
+        self._names: dict[UUID, str] = {}
+        self._reading: dict[str, asyncio.Lock] = {}
+
+    async def prepare(self) -> None:
+        """Create the scope and its table if they are missing."""
+        await self._manager.create_scope(self.scope)
+        await self.table.create()
+
+    # --- finding ------------------------------------------------------------------------------
+
+    async def get(self, name: str) -> Topic:
+        """Return a topic; KafkaError if its name is invalid, StreamNotFoundError."""
+        topic = self._topics.get(name)
+        if topic is not None and time.monotonic() - topic.read_at < KAFKA_TOPIC_CACHED_S:
+            return topic
+        stream = stream_of(name)
+        async with self._reading.setdefault(name, asyncio.Lock()):
+            topic = self._topics.get(name)
+            if topic is not None and time.monotonic() - topic.read_at < KAFKA_TOPIC_CACHED_S:
+                return topic
+            try:
+                configuration = await self._manager.stream_configuration(self.scope, stream)
+            except NotFoundError:
+                self._close(name)
+                raise
+            properties = self._properties_of(name, configuration)
+            if topic is None or topic.properties.topic_id != properties.topic_id:
+                self._close(name)
+                topic = self._opened(properties, stream)
+            elif topic.properties.partitions != properties.partitions:
+                topic.log.close()
+                topic.log = self._log(properties, stream)
+            topic.properties, topic.read_at = properties, time.monotonic()
+            return topic
+
+    def name_of(self, topic_id: UUID) -> str:
+        """Return the name of a topic that this door has served; KafkaError."""
+        name = self._names.get(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.unknown_topic_id, f"this door hasn't seen a topic with id {topic_id}")
+        return name
+
+    async def names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        streams = await self._manager.list_streams(self.scope)
+        return sorted(topic_of(stream) for stream in streams)
+
+    def _opened(self, properties: TopicProperties, stream: str) -> Topic:
+        shape = StreamShape(self._stores, self.scope, stream)
+        topic = Topic(properties, self._log(properties, stream), shape)
+        self._topics[properties.name] = topic
+        self._names[properties.topic_id] = properties.name
+        return topic
+
+    def _log(self, properties: TopicProperties, stream: str) -> TopicLog:
+        table: Table = Table(self._stores, self.scope, KAFKA_TABLE)
+        storage = LogStorage(self._stores, self.scope, stream, table, _rows_of(properties), self._chunks)
+        return TopicLog(storage, properties.partitions)
+
+    def _properties_of(self, name: str, configuration: StreamConfiguration) -> TopicProperties:
+        configured = dict(tag[len(_TAG) :].split("=", 1) for tag in configuration.tags if _is_property(tag))
+        partitions = int(configured.pop(PARTITIONS, self._partitions))
+        topic_id = UUID(configured.pop(ID)) if ID in configured else uuid5(_IDS, f"{self.scope}/{name}")
+        if (retention := configuration.retention) is not None:
+            kind = RETENTION_MS if retention.kind == RetentionPolicy.by_time(1).kind else RETENTION_BYTES
+            configured[kind] = str(retention.minimum)
+        return TopicProperties(name, topic_id, partitions, configured)
+
+    def _close(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._names.pop(topic.properties.topic_id, None)
+            topic.log.close()
+            self._on_closed(name)
+
+    def close(self) -> None:
+        for name in list(self._topics):
+            self._close(name)
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int, configured: Mapping[str, str]) -> Topic:
+        """Create a topic; AlreadyExistsError, KafkaError. partitions: -1 for the door's number."""
+        stream = check_name("stream", stream_of(name))
+        partitions = self._partitions if partitions == -1 else partitions
+        check_partitions(partitions)
+        retention, others = _retention_and_others(configured)
+        tags = {PARTITIONS: str(partitions), ID: uuid4().hex, **others}
+        configuration = StreamConfiguration(
+            self._scaling, retention, tuple(f"{_TAG}{key}={value}" for key, value in tags.items())
+        )
+        if not await self._stores.controller.create_stream(self.scope, stream, configuration):
+            raise AlreadyExistsError("topic", name)
+        return await self.get(name)
+
+    async def change(self, name: str, make: Callable[[TopicProperties], TopicProperties]) -> None:
+        """Replace the number of partitions and the properties."""
+        stream = stream_of(name)
+        configuration = await self._manager.stream_configuration(self.scope, stream)
+        properties = make(self._properties_of(name, configuration))
+        check_partitions(properties.partitions)
+        retention, others = _retention_and_others(properties.configured)
+        tags = {PARTITIONS: str(properties.partitions), ID: properties.topic_id.hex, **others}
+        kept = [tag for tag in configuration.tags if not tag.startswith(_TAG)]
+        changed = replace(
+            configuration,
+            retention=retention,
+            tags=(*kept, *(f"{_TAG}{key}={value}" for key, value in tags.items())),
+        )
+        await self._stores.controller.update_stream(self.scope, stream, changed)
+        if (topic := self._topics.get(name)) is not None:
+            topic.read_at = float("-inf")
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic with its records and offsets; StreamNotFoundError."""
+        topic = await self.get(name)
+        stream = stream_of(name)
+        await self._manager.seal_stream(self.scope, stream)
+        await self._manager.delete_stream(self.scope, stream)
+        await remove_all(self._stores, self.scope, self.table, _rows_of(topic.properties).encode())
+        self._close(name)
+
+
+def check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= KAFKA_PARTITIONS:
+        raise KafkaError(ErrorCode.invalid_partitions, f"a topic has 1 to {KAFKA_PARTITIONS:,} partitions, not {partitions}")
+
+
+def _rows_of(properties: TopicProperties) -> str:
+    return f"offsets/{properties.topic_id.hex}/"
+
+
+def _is_property(tag: str) -> bool:
+    return tag.startswith(_TAG) and "=" in tag
+
+
+def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolicy | None, dict[str, str]]:
+    """Split properties into the stream's retention and those that are only reported; KafkaError."""
+    others = {name: value for name, value in configured.items() if name not in (RETENTION_MS, RETENTION_BYTES)}
+    others = {name: value for name, value in others.items() if name not in _IGNORED}
+    unknown = sorted(others.keys() - DEFAULTS.keys())
+    if unknown:
+        raise KafkaError(ErrorCode.invalid_config, f"unknown property {unknown[0]!r}: remove it")
+    if (policy := others.get("cleanup.policy", "delete")) not in ("delete", "compact", "compact,delete", "delete,compact"):
+        raise KafkaError(ErrorCode.invalid_config, f"cleanup.policy can't be {policy!r}: use delete or compact")
+    try:
+        if int(others.get("max.message.bytes", KAFKA_BATCH_BYTES)) > MAX_EVENT_BYTES:
+            raise KafkaError(ErrorCode.invalid_config, f"max.message.bytes can be at most {MAX_EVENT_BYTES:,}")
+        keep_ms, keep_bytes = int(configured.get(RETENTION_MS, -1)), int(configured.get(RETENTION_BYTES, -1))
+        if "compact" in policy:  # everything is kept, and so are the properties
+            return None, {**others, RETENTION_MS: str(keep_ms), RETENTION_BYTES: str(keep_bytes)}
+        if keep_ms > 0:
+            return RetentionPolicy.by_time(keep_ms), others
+        if keep_bytes > 0:
+            return RetentionPolicy.by_size(keep_bytes), others
+    except (ValueError, InvalidArgumentError) as error:
+        raise KafkaError(ErrorCode.invalid_config, f"a property isn't a number, or out of range: {error}") from None
+    return None, others
