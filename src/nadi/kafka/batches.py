@@ -61,10 +61,15 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
     position = 0
     while position < len(records):
         if len(records) - position < HEADER_BYTES:
-            raise KafkaError(ErrorCode.corrupt_message, f"{len(records) - position} bytes are left after the last record batch")
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"{len(records) - position} bytes are left after the last record batch"
+            )
         size = _PREFIX.unpack_from(records, position)[1] + _PREFIX_BYTES
         if size < HEADER_BYTES or position + size > len(records):
-            raise KafkaError(ErrorCode.corrupt_message, f"a record batch states a length of {size:,} bytes, of {len(records) - position:,}")
+            raise KafkaError(
+                ErrorCode.corrupt_message,
+                f"a record batch states a length of {size:,} bytes, of {len(records) - position:,}",
+            )
         whole = _PREFIX.pack(0, size - _PREFIX_BYTES, partition) + records[position + _PREFIX.size : position + size]
         batch = read_header(whole)
         _, _, _, magic, crc, attributes, last, _, _, _, _, _, count = _HEADER.unpack_from(whole)
@@ -73,7 +78,10 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
         if crc != crc32c.crc32c(memoryview(whole)[_CHECKED_FROM:]):
             raise KafkaError(ErrorCode.corrupt_message, "a record batch doesn't match its checksum")
         if count != last + 1 or attributes & (_CONTROL | _LOG_APPEND_TIME) or attributes & _CODEC > _LAST_CODEC:
-            raise KafkaError(ErrorCode.invalid_record, "a producer may not send control batches, log append times or offsets with gaps")
+            raise KafkaError(
+                ErrorCode.invalid_record,
+                "a producer may not send control batches, log append times or offsets with gaps",
+            )
         batches.append(batch)
         position += size
     return batches

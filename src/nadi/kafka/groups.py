@@ -127,7 +127,9 @@ class _Group:
     def common_protocols(self, besides: str = "") -> set[str]:
         """Return the protocols of all members but one."""
         others = [member for member in self.members.values() if member.member_id != besides]
-        return set.intersection(*({name for name, _ in member.stored.protocols} for member in others)) if others else set()
+        return (
+            set.intersection(*({name for name, _ in member.stored.protocols} for member in others)) if others else set()
+        )
 
 
 class Groups:
@@ -176,7 +178,7 @@ class Groups:
         if not join.protocols or (group.members.keys() - {replaced.member_id if replaced else ""}):
             names = {protocol for protocol, _ in join.protocols}
             common = group.common_protocols(replaced.member_id if replaced else "")
-            if join.protocol_type != group.protocol_type and group.members or not names & (common or names):
+            if (join.protocol_type != group.protocol_type and group.members) or not names & (common or names):
                 raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if not join.protocols:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
@@ -291,7 +293,11 @@ class Groups:
 
     def _complete_if_all(self, group: _Group) -> None:
         is_first = group.generation == 0 or not group.formed
-        if group.state == PREPARING and not is_first and all(_waits(member.joining) for member in group.members.values()):
+        if (
+            group.state == PREPARING
+            and not is_first
+            and all(_waits(member.joining) for member in group.members.values())
+        ):
             self._complete(group)
 
     def _complete(self, group: _Group) -> None:
@@ -543,7 +549,9 @@ class Groups:
     async def _store(self, group: _Group, offsets: Mapping[tuple[str, int], CommittedOffset] | None = None) -> None:
         """Store the group and offsets in one step; KafkaError not_coordinator if another door has changed it."""
         async with group.storing:
-            entries = [WireTableEntry(_GROUPS + group.name.encode(), group.version, msgspec.msgpack.encode(group.record()))]
+            entries = [
+                WireTableEntry(_GROUPS + group.name.encode(), group.version, msgspec.msgpack.encode(group.record()))
+            ]
             for (topic, partition), committed in (offsets or {}).items():
                 if len((committed.metadata or "").encode()) > KAFKA_METADATA_BYTES:
                     raise KafkaError(ErrorCode.offset_metadata_too_large)

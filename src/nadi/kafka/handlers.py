@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -257,7 +257,12 @@ class Handlers:
                 raise offset if isinstance(offset, NadiError) else KafkaError(ErrorCode.unknown_topic_or_partition)
             return {"index": index, "base_offset": await offset, "log_start_offset": _NONE}
         except NadiError as error:
-            return {"index": index, "error_code": code_of(error), "base_offset": _NONE, "error_message": str(error)[:500]}
+            return {
+                "index": index,
+                "error_code": code_of(error),
+                "base_offset": _NONE,
+                "error_message": str(error)[:500],
+            }
 
     async def _init_producer_id(self, peer: Peer, request: Request) -> Fields:
         if request.body.transactional_id is not None:
@@ -291,7 +296,9 @@ class Handlers:
             responses = []
             for asked in body.topics:
                 name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)
-                partitions = [await self._fetch_partition(peer, name, topic_id, part, fetch, logs) for part in asked.partitions]
+                partitions = [
+                    await self._fetch_partition(peer, name, topic_id, part, fetch, logs) for part in asked.partitions
+                ]
                 responses.append({"topic": name, "topic_id": topic_id, "partitions": partitions})
             wait_s = deadline - time.monotonic()
             if fetch.taken >= body.min_bytes or fetch.has_failed or wait_s <= 0:
@@ -308,7 +315,12 @@ class Handlers:
     async def _fetch_partition(
         self, peer: Peer, name: str | None, topic_id: UUID | None, asked: Any, fetch: _Fetch, logs: list[SegmentLog]
     ) -> Fields:
-        known = {"partition_index": asked.partition, "high_watermark": _NONE, "aborted_transactions": None, "records": b""}
+        known = {
+            "partition_index": asked.partition,
+            "high_watermark": _NONE,
+            "aborted_transactions": None,
+            "records": b"",
+        }
         try:
             topic = await self._readable(peer, name or self._topics.name_of(topic_id or UUID(int=0)))
             topic.check_partition(asked.partition)
@@ -320,7 +332,13 @@ class Handlers:
             if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
                 known |= await self._ends(topic, asked.partition)
             return {**known, "error_code": code_of(error)}
-        return {**known, "high_watermark": end, "last_stable_offset": end, "log_start_offset": start, "records": records}
+        return {
+            **known,
+            "high_watermark": end,
+            "last_stable_offset": end,
+            "log_start_offset": start,
+            "records": records,
+        }
 
     async def _ends(self, topic: Topic, partition: int) -> Fields:
         try:
@@ -434,7 +452,12 @@ class Handlers:
             return await self._groups.join(body.group_id, join)
         except NadiError as error:
             member = error.member_id if isinstance(error, MemberIdRequiredError) else body.member_id
-            empty = {"generation_id": _NONE, "protocol_name": "" if request.version < 7 else None, "leader": "", "members": ()}
+            empty = {
+                "generation_id": _NONE,
+                "protocol_name": "" if request.version < 7 else None,
+                "leader": "",
+                "members": (),
+            }
             return {"error_code": _group_code(error), "member_id": member, **empty}
 
     async def _sync_group(self, peer: Peer, request: Request) -> Fields:
@@ -525,9 +548,17 @@ class Handlers:
             committed = await self._groups.committed(name)
         except NadiError as error:
             code = _group_code(error)
-            missing = {"committed_offset": NO_OFFSET, "committed_leader_epoch": _NONE, "metadata": "", "error_code": code}
+            missing = {
+                "committed_offset": NO_OFFSET,
+                "committed_leader_epoch": _NONE,
+                "metadata": "",
+                "error_code": code,
+            }
             topics = [
-                {"name": topic.name, "partitions": [{"partition_index": part, **missing} for part in topic.partition_indexes]}
+                {
+                    "name": topic.name,
+                    "partitions": [{"partition_index": part, **missing} for part in topic.partition_indexes],
+                }
                 for topic in asked or ()
             ]
             return {"group_id": name, "topics": topics, "error_code": code}
@@ -573,7 +604,12 @@ class Handlers:
         for name, protocol_type, state in await self._groups.names():
             is_own = self._doors.is_own("group", name) and (not states or state.lower() in states)
             if is_own and (not kinds or "classic" in kinds) and self._may_see(peer, name):
-                listed = {"group_id": name, "protocol_type": protocol_type, "group_state": state, "group_type": "classic"}
+                listed = {
+                    "group_id": name,
+                    "protocol_type": protocol_type,
+                    "group_state": state,
+                    "group_type": "classic",
+                }
                 groups.append(listed)
         return {"groups": groups}
 
@@ -605,7 +641,10 @@ class Handlers:
             return {"error_code": _group_code(error), "topics": ()}
         return {
             "topics": [
-                {"name": topic.name, "partitions": [{"partition_index": part.partition_index} for part in topic.partitions]}
+                {
+                    "name": topic.name,
+                    "partitions": [{"partition_index": part.partition_index} for part in topic.partitions],
+                }
                 for topic in body.topics
             ]
         }
@@ -621,7 +660,9 @@ class Handlers:
                 self._require_scope(peer, Permission.READ_UPDATE)
                 stream_of(asked.name)
                 if request.body.validate_only:
-                    topics.append({"name": asked.name, "num_partitions": partitions, "replication_factor": 1, "configs": ()})
+                    topics.append(
+                        {"name": asked.name, "num_partitions": partitions, "replication_factor": 1, "configs": ()}
+                    )
                     continue
                 topic = await self._topics.create(asked.name, partitions, configured)
             except NadiError as error:
@@ -677,7 +718,8 @@ class Handlers:
         topic.check_partition(partition)
         if topic.properties.partitions > 1:
             raise KafkaError(
-                ErrorCode.policy_violation, "records of a topic with several partitions go by retention, or nadi truncates"
+                ErrorCode.policy_violation,
+                "records of a topic with several partitions go by retention, or nadi truncates",
             )
         end = await topic.log.end_offset(partition)
         offset = end if offset == _NONE else offset
@@ -708,7 +750,7 @@ class Handlers:
                 ErrorCode.invalid_partitions, f"topic {name} has {topic.properties.partitions} partitions: ask for more"
             )
         if not validate_only:
-            await self._topics.change(name, lambda properties: replace(properties, partitions=count))
+            await self._topics.change(name, partitions=count)
 
     async def _describe_configs(self, peer: Peer, request: Request) -> Fields:
         results = []
@@ -717,7 +759,9 @@ class Handlers:
             try:
                 results.append({**known, "configs": await self._configs(peer, asked)})
             except NadiError as error:
-                results.append({**known, "error_code": code_of(error), "error_message": str(error)[:500], "configs": ()})
+                results.append(
+                    {**known, "error_code": code_of(error), "error_message": str(error)[:500], "configs": ()}
+                )
         return {"results": results}
 
     async def _configs(self, peer: Peer, asked: Any) -> list[Fields]:
@@ -729,7 +773,9 @@ class Handlers:
 
     async def _alter_configs(self, peer: Peer, request: Request) -> Fields:
         return await self._altered(
-            peer, request, lambda resource, _: {each.name: each.value for each in resource.configs if each.value is not None}
+            peer,
+            request,
+            lambda resource, _: {each.name: each.value for each in resource.configs if each.value is not None},
         )
 
     async def _incremental_alter_configs(self, peer: Peer, request: Request) -> Fields:
@@ -757,9 +803,7 @@ class Handlers:
                 topic = await self._topics.get(resource.resource_name)
                 configured = changed(resource, dict(topic.properties.configured))
                 if not request.body.validate_only:
-                    await self._topics.change(
-                        resource.resource_name, lambda properties, new=configured: replace(properties, configured=new)
-                    )
+                    await self._topics.change(resource.resource_name, configured=configured)
             except NadiError as error:
                 code, message = code_of(error), str(error)[:500]
             known = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
@@ -790,7 +834,9 @@ _BROKER_PROPERTIES = {"auto.create.topics.enable": "true", "log.message.timestam
 def api_versions() -> Fields:
     """Return the implemented versions of each API."""
     versions = {**VERSIONS, PRODUCE: (0, VERSIONS[PRODUCE][1])}  # librdkafka derives its codecs from version 0
-    return {"api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in versions.items()]}
+    return {
+        "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in versions.items()]
+    }
 
 
 async def _found_offset(topic: Topic, partition: int, timestamp: int) -> tuple[int, int] | None:

@@ -181,7 +181,7 @@ def _plan(kind: type) -> list[tuple[str, Callable[[Any], Any] | None, Any]]:
         convert: Callable[[Any], Any] | None = None
         default: Any = None if is_optional else 0
         if get_origin(inner) is tuple:
-            item = get_args(inner)[0]
+            item: Any = get_args(inner)[0]
             default = None if is_optional else ()
             convert = _all_built(item) if is_dataclass(item) else tuple
         elif is_dataclass(inner):

@@ -156,7 +156,9 @@ class _PartitionWriter:
             for waiting in taken
             for number, batch in zip(waiting.numbers, waiting.batches, strict=True)
         ]
-        batches = {number: batch for waiting in taken for number, batch in zip(waiting.numbers, waiting.batches, strict=True)}
+        batches = {
+            number: batch for waiting in taken for number, batch in zip(waiting.numbers, waiting.batches, strict=True)
+        }
         offsets: dict[int, int] = {}
         for stored in await self._writer.write(events, _TIMEOUT_S):
             offsets |= await self._offsets(stored, batches)
@@ -216,5 +218,3 @@ class Producing:
     def close(self) -> None:
         while self._writers:
             self._writers.popitem()[1].close()
-
-

@@ -27,6 +27,7 @@ from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import ABSENT, Table
+from nadi.errors import ConditionFailedError
 from nadi.kafka.batches import Batch, read_header
 from nadi.limits import KAFKA_CHUNK_BYTES, KAFKA_ROW_BYTES, KAFKA_ROWS
 from nadi.model.framing import HEADER_BYTES
@@ -191,7 +192,9 @@ class SegmentLog:
                 await self._skip_to(info.start_offset)
             await self._scan(info.write_offset)
             self.is_complete = info.is_sealed and self._position == info.write_offset
-            if self._position - self._recorded >= KAFKA_ROW_BYTES or (self.is_complete and self._recorded < self._position):
+            if self._position - self._recorded >= KAFKA_ROW_BYTES or (
+                self.is_complete and self._recorded < self._position
+            ):
                 await self._record()
             if self.is_complete:
                 self._notify()
@@ -213,7 +216,9 @@ class SegmentLog:
         if self._position >= end:
             return
         assembler = EventAssembler(self._position)
-        async with aclosing(read_bytes(self._storage.stores, self.name, self._position, end, purpose=_PURPOSE)) as pieces:
+        async with aclosing(
+            read_bytes(self._storage.stores, self.name, self._position, end, purpose=_PURPOSE)
+        ) as pieces:
             async for data in pieces:
                 for block in assembler.feed(data):
                     position = block.offset
@@ -315,9 +320,8 @@ class SegmentLog:
         """Return some batches of the partition from the one with `offset`; empty if it has none in this segment."""
         at = self._index[partition]
         while offset < self._offsets[at]:
-            if found := self._tail.from_offset(partition, offset):
-                if offset >= found[0].offset:
-                    return found
+            if (found := self._tail.from_offset(partition, offset)) and offset >= found[0].offset:
+                return found
             index = bisect_right(self._rows, offset, key=lambda row: row.offsets[at]) - 1
             position = self._rows[max(index, 0)].position
             while position < self._tail.start:
@@ -458,5 +462,3 @@ def _consecutive(first: int, batches: Iterable[Batch]) -> list[int]:
         offsets.append(first)
         first += batch.count
     return offsets
-
-

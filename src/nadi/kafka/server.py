@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 _MECHANISMS = ("PLAIN",)
 
 
+_SCALING = ScalingPolicy.by_data_rate(8 * 1024)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorOptions:
     """Options of a door. host, port: to listen at; 0 for any free port. advertised: what clients connect to, if it
@@ -70,7 +73,7 @@ class DoorOptions:
     advertised_port: int | None = None
     scope: str = "kafka"
     partitions: int = 12
-    scaling: ScalingPolicy = ScalingPolicy.by_data_rate(8 * 1024)
+    scaling: ScalingPolicy = _SCALING
     auto_creates: bool = True
 
 
@@ -246,10 +249,7 @@ class _Connection:
         if request.key == SASL_AUTHENTICATE:
             return self._authenticate(request)
         if not self._is_known:
-            while not self._answers.empty():  # its login may be under way
-                await asyncio.sleep(0.01)
-            if not self._is_known:
-                raise ProtocolError(f"a request of API {request.key} before the login: use SASL PLAIN")
+            raise ProtocolError(f"a request of API {request.key} before the login: use SASL PLAIN")
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)

@@ -135,8 +135,7 @@ class TopicLog:
             for epoch in epochs:
                 for segment in await self._epoch(epoch):
                     if segment.segment_id in self._head and takes(segment, position):
-                        chain = self._chains.setdefault(partition, [await self._log(segment)])
-                        return chain
+                        return self._chains.setdefault(partition, [await self._log(segment)])
             raise NotFoundError(f"no segment of {self._storage.scope}/{self._storage.stream} takes {position}")
         return chain
 

@@ -238,14 +238,17 @@ class Topics:
             raise AlreadyExistsError("topic", name)
         return await self.get(name)
 
-    async def change(self, name: str, make: Callable[[TopicProperties], TopicProperties]) -> None:
-        """Replace the number of partitions and the properties."""
+    async def change(
+        self, name: str, *, partitions: int | None = None, configured: Mapping[str, str] | None = None
+    ) -> None:
+        """Replace the number of partitions, or the properties."""
         stream = stream_of(name)
         configuration = await self._manager.stream_configuration(self.scope, stream)
-        properties = make(self._properties_of(name, configuration))
-        check_partitions(properties.partitions)
-        retention, others = _retention_and_others(properties.configured)
-        tags = {PARTITIONS: str(properties.partitions), ID: properties.topic_id.hex, **others}
+        properties = self._properties_of(name, configuration)
+        partitions = properties.partitions if partitions is None else partitions
+        check_partitions(partitions)
+        retention, others = _retention_and_others(properties.configured if configured is None else configured)
+        tags = {PARTITIONS: str(partitions), ID: properties.topic_id.hex, **others}
         kept = [tag for tag in configuration.tags if not tag.startswith(_TAG)]
         changed = replace(
             configuration,
@@ -268,7 +271,9 @@ class Topics:
 
 def check_partitions(partitions: int) -> None:
     if not 1 <= partitions <= KAFKA_PARTITIONS:
-        raise KafkaError(ErrorCode.invalid_partitions, f"a topic has 1 to {KAFKA_PARTITIONS:,} partitions, not {partitions}")
+        raise KafkaError(
+            ErrorCode.invalid_partitions, f"a topic has 1 to {KAFKA_PARTITIONS:,} partitions, not {partitions}"
+        )
 
 
 def _rows_of(properties: TopicProperties) -> str:
@@ -286,7 +291,12 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
     unknown = sorted(others.keys() - DEFAULTS.keys())
     if unknown:
         raise KafkaError(ErrorCode.invalid_config, f"unknown property {unknown[0]!r}: remove it")
-    if (policy := others.get("cleanup.policy", "delete")) not in ("delete", "compact", "compact,delete", "delete,compact"):
+    if (policy := others.get("cleanup.policy", "delete")) not in (
+        "delete",
+        "compact",
+        "compact,delete",
+        "delete,compact",
+    ):
         raise KafkaError(ErrorCode.invalid_config, f"cleanup.policy can't be {policy!r}: use delete or compact")
     try:
         if int(others.get("max.message.bytes", KAFKA_BATCH_BYTES)) > MAX_EVENT_BYTES:
