@@ -94,6 +94,7 @@ def _prepare(commands: typer.Typer) -> None:
 # In the order of the help, which describes them without importing them.
 _COMMANDS = {
     "up": ("admin.up.up", "Start a server."),
+    "kafka": ("kafka.kafka", "Serve streams to Kafka clients."),
     "check": ("admin.repair.check", "Check a stopped data folder for damage."),
     "repair": ("admin.repair.repair", "Repair a damaged data folder."),
     "migrate": ("admin.migrate.migrate", "Move all data to a new data folder or cluster store."),

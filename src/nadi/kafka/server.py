@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
+import signal
 import ssl
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from nadi.access.authentication import Gate
 from nadi.access.budget import Budget
-from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
+from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets, raise_file_limit
 from nadi.client.aio import StreamManager
 from nadi.client.exports import ScalingPolicy
 from nadi.client.manager.streams import stores_of
+from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
 from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
 from nadi.kafka.doors import Doors
 from nadi.kafka.groups import Groups
@@ -67,18 +68,18 @@ class DoorOptions:
     differs. scope: of the topics' streams. partitions: of a topic that is created without a number. scaling: of the
     streams of new topics. auto_creates: whether asking for a missing topic creates it."""
 
-    host: str = "127.0.0.1"
-    port: int = 9092
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_KAFKA_PORT
     advertised_host: str | None = None
     advertised_port: int | None = None
-    scope: str = "kafka"
-    partitions: int = 12
+    scope: str = DEFAULT_KAFKA_SCOPE
+    partitions: int = DEFAULT_KAFKA_PARTITIONS
     scaling: ScalingPolicy = _SCALING
     auto_creates: bool = True
 
 
 class KafkaDoor:
-    """A door, as `async with KafkaDoor(manager, DoorOptions())`. `port`: the one that it listens at.
+    """A door, as `async with KafkaDoor(manager, DoorOptions())`. `address`: "host:port" for clients.
 
     gate: authenticates callers by SASL PLAIN; None if they needn't. manager: must have all rights on the scope.
     """
@@ -112,15 +113,16 @@ class KafkaDoor:
         )
         self._connections: set[asyncio.Task[None]] = set()
         self.report = SeldomWarning(log, "Kafka connections closed: %d, the last from %s: %s")
-        self.port = 0
+        self.address = ""
 
     async def __aenter__(self) -> Self:
         options = self._options
         await self._topics.prepare()
         sockets = await bound_sockets(options.host, options.port)
-        self.port = sockets[0].getsockname()[1]
+        listening = sockets[0].getsockname()[1]
         stores = stores_of(self._manager)
-        host, port = options.advertised_host or options.host, options.advertised_port or self.port
+        host, port = options.advertised_host or options.host, options.advertised_port or listening
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._doors = Doors(stores, options.scope, host, port)
         self._groups = Groups(stores, options.scope, self._topics.table)
         self.handlers = Handlers(
@@ -311,8 +313,12 @@ async def _unsupported() -> Fields:
     return {**api_versions(), "error_code": ErrorCode.unsupported_version}
 
 
-async def serve(manager: StreamManager, options: DoorOptions, **more: Any) -> None:
-    """Run a door until it is cancelled."""
-    async with KafkaDoor(manager, options, **more):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+async def serve(door: KafkaDoor, ready: Callable[[KafkaDoor], None]) -> None:
+    """Run a door until SIGTERM or SIGINT. ready: called once clients can connect."""
+    raise_file_limit()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with door:
+        ready(door)
+        await stop.wait()

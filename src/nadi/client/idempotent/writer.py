@@ -269,9 +269,7 @@ class IdempotentWriter:
             pending.sort(key=lambda event: event.number)  # stable: events of one number keep their order
         return pending
 
-    async def _write_to(
-        self, segment: SegmentRange, events: list[NumberedEvent], stored: list[StoredEvents]
-    ) -> None:
+    async def _write_to(self, segment: SegmentRange, events: list[NumberedEvent], stored: list[StoredEvents]) -> None:
         try:
             numbers = await self._numbers(segment)
             new = _unstored(numbers, events)

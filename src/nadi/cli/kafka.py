@@ -1,0 +1,78 @@
+"""`nadi kafka`: run a Kafka door."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nadi.cli.options import Controller, TrustStore
+from nadi.cli.printing import say
+from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE, DEFAULT_URI
+
+
+def kafka(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65_535)] = DEFAULT_KAFKA_PORT,
+    scope: Annotated[str, typer.Option(help="Scope whose streams are the topics.")] = DEFAULT_KAFKA_SCOPE,
+    advertised_host: Annotated[
+        str | None, typer.Option(help="Host name or address that clients connect to. (default: --host)")
+    ] = None,
+    advertised_port: Annotated[
+        int | None, typer.Option(help="Port that clients connect to. (default: --port)", min=1, max=65_535)
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option(help="Partitions of a topic that is created without a number.", min=1)
+    ] = DEFAULT_KAFKA_PARTITIONS,
+    auto_create: Annotated[bool, typer.Option(help="Create a topic that a client asks for.")] = True,
+    users_file: Annotated[
+        str | None, typer.Option(help="File of users and passwords, for SASL PLAIN; see `nadi passwd`.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="PEM file of the certificate; turns on TLS.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file of the certificate's private key.")] = None,
+    insecure_public: Annotated[
+        bool, typer.Option("--insecure-public", help="Allow a public address without authentication.")
+    ] = False,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+) -> None:
+    """Serve a scope's streams to Kafka clients, until Ctrl-C or SIGTERM.
+
+    Clients need all permissions of the door's user; each client's own are checked by the users file.
+    """
+    import uvloop
+
+    from nadi.client.aio import StreamManager
+    from nadi.config import ServerSecurity
+    from nadi.kafka.server import DoorOptions, KafkaDoor, serve
+    from nadi.standalone.assembly import gate_of, tls_of
+
+    security = ServerSecurity(
+        tls_certificate=tls_cert, tls_key=tls_key, users_file=users_file, insecure_public=insecure_public
+    )
+    security.check_address(host, advertised_host)
+    options = DoorOptions(
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        scope=scope,
+        partitions=partitions,
+        auto_creates=auto_create,
+    )
+
+    def ready(door: KafkaDoor) -> None:
+        say(f"nadi serves the streams of scope {scope} as Kafka topics")
+        say(f"  bootstrap.servers  {door.address}")
+        say("Press Ctrl-C to stop.")
+
+    async def run() -> None:
+        manager, certificate = StreamManager(controller, trust_store=trust_store), tls_of(security)
+        try:
+            tls = None if certificate is None else certificate.ssl_context()
+            await serve(KafkaDoor(manager, options, gate=gate_of(security), tls=tls), ready)
+        finally:
+            await manager.close()
+
+    uvloop.run(run())
+    say("stopped")
