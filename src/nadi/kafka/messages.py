@@ -200,7 +200,7 @@ def _plan(kind: type) -> list[tuple[str, Callable[[Any], Any] | None, Any]]:
     return plan
 
 
-def _all_built(item: type) -> Callable[[Any], Any]:
+def _all_built(item: Any) -> Callable[[Any], Any]:
     return lambda values: tuple(_built(item, value) for value in values)
 
 
