@@ -66,6 +66,8 @@ def running_door(controller: str, *options: str, port: int = 0) -> Iterator[Door
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def written(producer: Producer, topic: str, values: Iterator[bytes] | list[bytes], key: Any = None, **more: Any) -> list[Message]:

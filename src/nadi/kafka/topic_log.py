@@ -2,9 +2,9 @@
 
 Each partition has one position of the key space. Its records are in the segments that take this position, one after
 the other: splits and merges only add links to this chain. Positions don't depend on the number of partitions, so
-partitions can be added.
+partitions can be added. They are beside the usual borders of segments, which belong to the segment below for writers.
 
->>> [position_of(partition) for partition in range(5)]
+>>> [round(position_of(partition), 5) for partition in range(5)]
 [0.5, 0.25, 0.75, 0.125, 0.625]
 """
 
@@ -21,10 +21,12 @@ from nadi.limits import KAFKA_HEAD_CACHED_S
 from nadi.model.segments import SegmentRange, takes
 from nadi.naming import segment_epoch
 
+_BESIDE_BORDERS = 1 / (3 << 20)
+
 
 def position_of(partition: int) -> float:
-    """Return the position of a partition in the key space: the van der Corput sequence, without 0."""
-    number, position, step = partition + 1, 0.0, 0.5
+    """Return the position of a partition in the key space: the van der Corput sequence, moved a little."""
+    number, position, step = partition + 1, _BESIDE_BORDERS, 0.5
     while number:
         position += step * (number & 1)
         number, step = number >> 1, step / 2
