@@ -233,10 +233,10 @@ class Groups:
                 waiting.exception()
 
     def _needs_rebalance(self, group: _Group, member: _Member, join: Join) -> bool:
-        if group.state == EMPTY or not join.member_id or group.generation == 0:
-            return True
         if group.state == PREPARING:
             return False
+        if group.state == EMPTY or not join.member_id:
+            return True
         was = next((each for each in group.formed if each.member_id == member.member_id), None)
         if was is None or was.protocols != member.stored.protocols:
             return True

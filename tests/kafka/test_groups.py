@@ -1,0 +1,112 @@
+"""Consumer groups: shares, commits, and what survives the door."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from nadi.standalone.embedded import EmbeddedServer
+from tests.kafka.support import Door, consumed, running_door, written
+
+
+def until(holds: Callable[[], object], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "the condition never held"
+
+
+def test_members_share_partitions_and_take_over(door: Door) -> None:
+    door.create("shared", 6)
+    written(door.producer(), "shared", [b"%d" % i for i in range(600)], lambda i: b"k%d" % i)
+    consumers = [door.consumer("shares", session_timeout_ms=6000) for _ in range(3)]
+    for consumer in consumers:
+        consumer.subscribe(["shared"])
+    got: list[bytes] = []
+
+    def poll() -> list[int]:
+        for consumer in consumers:
+            for message in consumer.consume(100, 0.05):
+                assert message.error() is None
+                got.append(message.value())
+        return [len(consumer.assignment()) for consumer in consumers]
+
+    until(lambda: poll() == [2, 2, 2])
+    until(lambda: poll() and len(set(got)) == 600)
+    for consumer in consumers:
+        consumer.commit(asynchronous=False)
+    consumers.pop().close()
+    until(lambda: poll() == [3, 3])
+    written(door.producer(), "shared", [b"more %d" % i for i in range(60)], lambda i: b"k%d" % i)
+    until(lambda: poll() and len(set(got)) == 660)
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_a_group_goes_on_at_another_door_without_a_rebalance(server: EmbeddedServer, door: Door) -> None:
+    door.create("handed", 2)
+    written(door.producer(), "handed", [b"%d" % i for i in range(100)], lambda i: b"k%d" % i)
+    with running_door(server.controller_uri, "--scope", "kafka") as other:
+        consumer = other.consumer("handed", session_timeout_ms=30_000)
+        consumer.subscribe(["handed"])
+        assert len(consumed(consumer, 100)) == 100
+        consumer.commit(asynchronous=False)
+        before = consumer.assignment()
+        other.kill()
+        written(door.producer(), "handed", [b"later"], lambda i: b"k")
+        assert consumed(consumer, 1)[0].value() == b"later"
+        assert consumer.assignment() == before
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    third = door.consumer("handed")
+    third.subscribe(["handed"])
+    until(lambda: third.poll(0.1) is None and third.assignment())
+    committed = third.committed([TopicPartition("handed", 0), TopicPartition("handed", 1)], timeout=10)
+    assert sum(each.offset for each in committed) == 101
+    third.close()
+
+
+def test_commits_keep_their_metadata_and_can_be_reset_and_deleted(door: Door) -> None:
+    door.create("meta", 1)
+    written(door.producer(), "meta", [b"a", b"b", b"c"])
+    consumer = door.consumer("meta")
+    at = TopicPartition("meta", 0, 2, "here")
+    consumer.commit(offsets=[at], asynchronous=False)
+    (committed,) = consumer.committed([TopicPartition("meta", 0)], timeout=10)
+    assert (committed.offset, committed.metadata.rstrip("\0")) == (2, "here")
+    consumer.close()
+    admin: AdminClient = door.admin()
+    listed = admin.list_consumer_groups().result().valid
+    assert "meta" in {group.group_id for group in listed}
+    (altered,) = admin.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions("meta", [TopicPartition("meta", 0, 1)])]
+    ).values()
+    altered.result()
+    (offsets,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("meta")]).values()
+    assert [each.offset for each in offsets.result().topic_partitions] == [1]
+    (deleted,) = admin.delete_consumer_groups(["meta"]).values()
+    deleted.result()
+    (offsets,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("meta")]).values()
+    assert [each.offset for each in offsets.result().topic_partitions] == []
+
+
+def test_offsets_by_time(door: Door) -> None:
+    door.create("timed", 1)
+    producer = door.producer()
+    for second in range(10):
+        producer.produce("timed", b"%d" % second, timestamp=1_700_000_000_000 + second * 1000)
+    producer.flush(30)
+    consumer = door.consumer("timed")
+
+    def offset(time_ms: int) -> int:
+        (found,) = consumer.offsets_for_times([TopicPartition("timed", 0, time_ms)], timeout=10)
+        return int(found.offset)
+
+    assert offset(1_700_000_003_000) == 3
+    assert offset(1_700_000_003_001) == 4
+    assert offset(1_600_000_000_000) == 0
+    assert offset(1_800_000_000_000) == -1
+    assert consumer.get_watermark_offsets(TopicPartition("timed", 0)) == (0, 10)
+    consumer.close()
