@@ -12,7 +12,7 @@ from nadi.standalone.embedded import EmbeddedServer
 pytest.importorskip("kio", reason="no kio: pip install 'nadi[kafka]'")
 pytest.importorskip("confluent_kafka", reason="no confluent-kafka: pip install confluent-kafka")
 
-from tests.kafka.support import Door, running_door  # noqa: E402 - after the check
+from tests.kafka.support import Door, running_door
 
 
 @pytest.fixture(scope="package")

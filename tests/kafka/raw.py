@@ -78,7 +78,8 @@ class Connection:
 
     def metadata(self, topic: str) -> Any:
         asked = (MetadataRequestTopic(topic_id=None, name=topic),)
-        return self.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=True, include_topic_authorized_operations=False))
+        options = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+        return self.ask(MetadataRequest(topics=asked, **options))
 
     def produce(self, topic: str, partition: int, records: bytes) -> tuple[ErrorCode, int]:
         """Return the error code and the first record's offset."""

@@ -70,7 +70,9 @@ def running_door(controller: str, *options: str, port: int = 0) -> Iterator[Door
             process.stdout.close()
 
 
-def written(producer: Producer, topic: str, values: Iterator[bytes] | list[bytes], key: Any = None, **more: Any) -> list[Message]:
+def written(
+    producer: Producer, topic: str, values: Iterator[bytes] | list[bytes], key: Any = None, **more: Any
+) -> list[Message]:
     """Produce all values; return the acknowledged messages. key: a function of the value's index."""
     messages: list[Message] = []
 

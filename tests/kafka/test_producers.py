@@ -63,7 +63,7 @@ def test_a_producer_goes_on_while_its_door_is_killed_and_started_again(server: E
         producer = door.producer(linger_ms=5, message_timeout_ms=60_000)
         acknowledged: list[bytes] = []
         for number in range(3000):
-            producer.produce("restarts", b"%d" % number, on_delivery=lambda error, m: acknowledged.append(error or m.value()))
+            producer.produce("restarts", b"%d" % number, on_delivery=lambda e, m: acknowledged.append(e or m.value()))
             producer.poll(0)
             if number == 1000:
                 door.kill()

@@ -449,6 +449,10 @@ class Groups:
             self._touch(group, member)
         await self._store(group, offsets)
 
+    async def check_member(self, name: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Raise KafkaError unless the consumer is a member of the group's current generation."""
+        await self._known(name, member_id, instance_id, generation)
+
     async def committed(self, name: str) -> dict[tuple[str, int], CommittedOffset]:
         """Return all committed offsets of a group, by topic and partition."""
         offsets = {}
@@ -458,7 +462,7 @@ class Groups:
         return offsets
 
     async def delete_offsets(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
-        await self._remove_keys([_commit_key(name, *partition) for partition in partitions])
+        await self._remove_keys([commit_key(name, *partition) for partition in partitions])
 
     # --- administration -----------------------------------------------------------------------
 
@@ -556,7 +560,7 @@ class Groups:
                 if len((committed.metadata or "").encode()) > KAFKA_METADATA_BYTES:
                     raise KafkaError(ErrorCode.offset_metadata_too_large)
                 value = msgspec.msgpack.encode(committed)
-                entries.append(WireTableEntry(_commit_key(group.name, topic, partition), ANY_VERSION, value))
+                entries.append(WireTableEntry(commit_key(group.name, topic, partition), ANY_VERSION, value))
             update = wire.UpdateTableEntries(0, self._table.segment, "", tuple(entries))
             try:
                 group.version = (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=False)).versions[0]
@@ -631,5 +635,5 @@ def _commits_of(group: str) -> bytes:
     return _COMMITS + group.encode() + b"\0"
 
 
-def _commit_key(group: str, topic: str, partition: int) -> bytes:
+def commit_key(group: str, topic: str, partition: int) -> bytes:
     return _commits_of(group) + f"{topic}\0{partition}".encode()

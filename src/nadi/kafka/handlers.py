@@ -16,16 +16,16 @@ from uuid import UUID
 from nadi.access.authentication import Gate
 from nadi.access.permissions import Caller, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.client.aio import StreamManager
-from nadi.client.tables.table import ABSENT
-from nadi.errors import ConditionFailedError, NadiError, NotFoundError, TruncatedError
+from nadi.errors import NadiError, NotFoundError, TruncatedError
 from nadi.kafka.batches import check_batches, placed
 from nadi.kafka.doors import Door, Doors
 from nadi.kafka.groups import NO_OFFSET, CommittedOffset, Groups, Join, MemberIdRequiredError
 from nadi.kafka.messages import API_VERSIONS, PRODUCE, VERSIONS, ErrorCode, Fields, KafkaError, Request, code_of
-from nadi.kafka.producing import Producing, producer_id
+from nadi.kafka.producing import Producing
 from nadi.kafka.records import records_of
 from nadi.kafka.segment_log import NO_TIME, SegmentLog
 from nadi.kafka.topics import DEFAULTS, Topic, Topics, stream_of
+from nadi.kafka.transactions import Transactions
 from nadi.limits import KAFKA_FETCH_BYTES, KAFKA_MAX_WAIT_S
 from nadi.model.streamcut import StreamCut
 
@@ -37,7 +37,6 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _DYNAMIC, _DEFAULT = 1, 5  # sources of properties
 _SET, _DELETE = 0, 1  # operations on properties
 _UNKNOWN_OPERATIONS = -(1 << 31)
-_PRODUCERS = b"producer"
 
 
 @dataclass(slots=True)
@@ -61,6 +60,7 @@ class Handlers:
         doors: Doors,
         groups: Groups,
         producing: Producing,
+        transactions: Transactions,
         gate: Gate | None,
         *,
         auto_creates: bool,
@@ -68,7 +68,7 @@ class Handlers:
         self._manager, self._topics, self._doors = manager, topics, doors
         self._groups, self._producing, self._gate = groups, producing, gate
         self._auto_creates = auto_creates
-        self._producer_ids = 0
+        self._transactions = transactions
         self._methods: dict[int, Callable[[Peer, Request], Awaitable[Fields]]] = {
             1: self._fetch,
             2: self._list_offsets,
@@ -88,6 +88,10 @@ class Handlers:
             21: self._delete_records,
             22: self._init_producer_id,
             23: self._offset_for_leader_epoch,
+            24: self._add_partitions_to_txn,
+            25: self._add_offsets_to_txn,
+            26: self._end_txn,
+            28: self._txn_offset_commit,
             32: self._describe_configs,
             33: self._alter_configs,
             37: self._create_partitions,
@@ -231,8 +235,6 @@ class Handlers:
         topic.check_partition(data.index)
         if body.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.invalid_required_acks)
-        if body.transactional_id is not None:
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "this door has no transactions yet")
         batches = check_batches(data.records or b"", data.index)
         if not batches:
             raise KafkaError(ErrorCode.invalid_record, "a produce request without records")
@@ -240,7 +242,14 @@ class Handlers:
             raise KafkaError(ErrorCode.message_too_large)
         if len({batch.producer_id for batch in batches}) > 1:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
-        return await self._producing.put(topic, data.index, batches)
+        if not batches[0].is_transactional:
+            return await self._producing.put(topic, data.index, batches)
+        if body.transactional_id is None:
+            raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch needs a transactional id")
+        transaction = await self._transactions.stream_of_batch(
+            body.transactional_id, batches[0].producer_id, batches[0].epoch, topic.name, data.index
+        )
+        return await self._producing.put(topic, data.index, batches, transaction)
 
     async def _produced(
         self, queued: list[tuple[str, list[tuple[int, Topic | None, Awaitable[int] | NadiError]]]]
@@ -265,24 +274,98 @@ class Handlers:
             }
 
     async def _init_producer_id(self, peer: Peer, request: Request) -> Fields:
-        if request.body.transactional_id is not None:
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "this door has no transactions yet")
         producer, epoch = getattr(request.body, "producer_id", _NONE), getattr(request.body, "producer_epoch", _NONE)
+        if (name := request.body.transactional_id) is not None:
+            self._check_transaction(name)
+            timeout_ms = _ms(request.body.transaction_timeout)
+            producer, epoch = await self._transactions.begin_producer(name, timeout_ms, producer, epoch)
+            return {"producer_id": producer, "producer_epoch": epoch}
         if producer >= 0 and 0 <= epoch < (1 << 15) - 1:
             return {"producer_id": producer, "producer_epoch": epoch + 1}
-        return {"producer_id": await self._new_producer_id(), "producer_epoch": 0}
+        return {"producer_id": await self._topics.new_producer_id(), "producer_epoch": 0}
 
-    async def _new_producer_id(self) -> int:
-        """Return an id that no other producer of the scope has."""
-        while True:
-            stored = await self._topics.table.get(_PRODUCERS)
-            number = 0 if stored is None else int(stored.value)
-            try:
-                version = ABSENT if stored is None else stored.version
-                await self._topics.table.put(_PRODUCERS, b"%d" % (number + 1), version)
-            except ConditionFailedError:
-                continue
-            return producer_id(time.time_ns() // 1_000_000, number)
+    # --- transactions -------------------------------------------------------------------------
+
+    def _check_transaction(self, name: str) -> None:
+        if not self._doors.is_own("transaction", name):
+            raise KafkaError(ErrorCode.not_coordinator)
+
+    async def _add_partitions_to_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        topics = [(each.name, tuple(each.partitions)) for each in body.v3_and_below_topics]
+        code = await self._code_of_call(self._add_partitions_of(peer, body, topics))
+        results = [
+            {
+                "name": name,
+                "results_by_partition": [
+                    {"partition_index": partition, "partition_error_code": code} for partition in partitions
+                ],
+            }
+            for name, partitions in topics
+        ]
+        return {"results_by_topic_v3_and_below": results}
+
+    async def _add_partitions_of(self, peer: Peer, body: Any, topics: list[tuple[str, tuple[int, ...]]]) -> None:
+        name = body.v3_and_below_transactional_id
+        self._check_transaction(name)
+        for topic_name, partitions in topics:
+            self._require_topic(peer, topic_name, Permission.READ_UPDATE)
+            topic = await self._topics.get(topic_name)
+            for partition in partitions:
+                topic.check_partition(partition)
+        asked = [(topic_name, partition) for topic_name, partitions in topics for partition in partitions]
+        producer, epoch = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
+        await self._transactions.add_partitions(name, producer, epoch, asked)
+
+    async def _add_offsets_to_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        self._check_transaction(body.transactional_id)
+        self._require_group(peer, body.group_id)
+        await self._transactions.add_group(body.transactional_id, body.producer_id, body.producer_epoch, body.group_id)
+        return {}
+
+    async def _end_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        self._check_transaction(body.transactional_id)
+        await self._transactions.end(
+            body.transactional_id, body.producer_id, body.producer_epoch, commits=body.committed
+        )
+        self._producing.end_transaction(body.producer_id)
+        return {}
+
+    async def _txn_offset_commit(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        now_ms = time.time_ns() // 1_000_000
+        offsets = {
+            (topic.name, part.partition_index): CommittedOffset(
+                part.committed_offset, getattr(part, "committed_leader_epoch", _NONE), part.committed_metadata, now_ms
+            )
+            for topic in body.topics
+            for part in topic.partitions
+        }
+        code = await self._code_of_call(self._commit_in_transaction(peer, body, offsets))
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {"partition_index": part.partition_index, "error_code": code} for part in topic.partitions
+                    ],
+                }
+                for topic in body.topics
+            ]
+        }
+
+    async def _commit_in_transaction(
+        self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]
+    ) -> None:
+        self._check_group(peer, body.group_id)
+        member, generation = getattr(body, "member_id", ""), getattr(body, "generation_id", _NONE)
+        if member or generation >= 0:
+            await self._groups.check_member(body.group_id, member, getattr(body, "group_instance_id", None), generation)
+        await self._transactions.commit_offsets(
+            body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, offsets
+        )
 
     # --- fetching -----------------------------------------------------------------------------
 
@@ -425,7 +508,7 @@ class Handlers:
         if kind not in (_GROUP, _TRANSACTION):
             missing = {"node_id": _NONE, "host": "", "port": _NONE}
             return {"key": key, **missing, "error_code": ErrorCode.invalid_request, "error_message": "an unknown type"}
-        door = self._doors.leader("group", key)
+        door = self._doors.leader("group" if kind == _GROUP else "transaction", key)
         return {"key": key, "node_id": door.node_id, "host": door.host, "port": door.port}
 
     def _check_group(self, peer: Peer, name: str) -> None:
@@ -539,13 +622,20 @@ class Handlers:
     async def _offset_fetch(self, peer: Peer, request: Request) -> Fields:
         body = request.body
         if hasattr(body, "groups"):
-            return {"groups": [await self._committed(peer, group.group_id, group.topics) for group in body.groups]}
-        return await self._committed(peer, body.group_id, body.topics)
+            return {
+                "groups": [
+                    await self._committed(peer, group.group_id, group.topics, is_stable=body.require_stable)
+                    for group in body.groups
+                ]
+            }
+        is_stable = getattr(body, "require_stable", False)
+        return await self._committed(peer, body.group_id, body.topics, is_stable=is_stable)
 
-    async def _committed(self, peer: Peer, name: str, asked: Iterable[Any] | None) -> Fields:
+    async def _committed(self, peer: Peer, name: str, asked: Iterable[Any] | None, *, is_stable: bool) -> Fields:
         try:
             self._check_group(peer, name)
             committed = await self._groups.committed(name)
+            pending = await self._transactions.pending(name) if is_stable else set()
         except NadiError as error:
             code = _group_code(error)
             missing = {
@@ -578,6 +668,9 @@ class Handlers:
                         "committed_offset": (found := committed.get((topic_name, partition), none)).offset,
                         "committed_leader_epoch": found.leader_epoch,
                         "metadata": found.metadata,
+                        "error_code": ErrorCode.unstable_offset_commit
+                        if (topic_name, partition) in pending
+                        else ErrorCode.none,
                     }
                     for partition in partitions
                 ],

@@ -12,29 +12,36 @@ import hashlib
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from uuid import UUID
 
 from cachetools import LRUCache
 
-from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StoredEvents, epoch_at
-from nadi.errors import NadiError
+from nadi.client.idempotent.writer import (
+    IdempotentWriter,
+    NumberedEvent,
+    StoredEvents,
+    StreamShape,
+    epoch_at,
+    id_in,
+)
+from nadi.client.segments.conditional_append import SegmentAppender
+from nadi.errors import NadiError, SegmentNotFoundError, StreamSealedError
 from nadi.kafka.batches import Batch
 from nadi.kafka.messages import ErrorCode, KafkaError
-from nadi.kafka.topics import Topic
+from nadi.kafka.topics import PRODUCER_BITS, Topic
+from nadi.kafka.transactions import StreamTransaction
 from nadi.limits import KAFKA_APPEND_BYTES, KAFKA_WAITING_BYTES, KAFKA_WRITERS
+from nadi.model.framing import frame_events
+from nadi.model.segments import SegmentRange, takes
+from nadi.naming import transaction_segment_name
 from nadi.wire.fields import NO_VERSION
 
 NO_PRODUCER = -1
 UNKNOWN_OFFSET = -1
 _SEQUENCES = 1 << 31  # a sequence number follows the last one from 0
 _COUNT_BITS = 40  # of an event number, for the batches' last records; the producer's epoch is above them
-_TIME_BITS = 20  # of a producer's id, which starts with the time of its creation in ms
 _SLACK_MS = 60_000
 _TIMEOUT_S = 110.0
-
-
-def producer_id(now_ms: int, number: int) -> int:
-    """Return a producer's id that tells when it was created. number: different for ids of one ms."""
-    return now_ms << _TIME_BITS | number % (1 << _TIME_BITS)
 
 
 class _WaitingBatches:
@@ -48,14 +55,20 @@ class _WaitingBatches:
 
 
 class _PartitionWriter:
-    """A producer's batches for one partition, stored in order, and as many at a time as are waiting."""
+    """A producer's batches for one partition, stored in order, and as many at a time as are waiting.
 
-    def __init__(self, topic: Topic, partition: int, producer: int) -> None:
+    transaction: that stores them, if any; their offsets aren't known before it is committed.
+    """
+
+    def __init__(
+        self, topic: Topic, partition: int, producer: int, transaction: StreamTransaction | None = None
+    ) -> None:
         self._topic, self._partition, self._producer = topic, partition, producer
+        self._transaction = transaction
         identity = f"{topic.properties.topic_id}/{partition}/{producer}".encode()
         self._id = uuid.uuid4().bytes if producer == NO_PRODUCER else hashlib.blake2b(identity, digest_size=16).digest()
         self._position = topic.log.positions[partition]
-        self._writer: IdempotentWriter | None = None
+        self._writer: IdempotentWriter | TransactionWriter | None = None
         self._last: int | None = None  # number of the last batch that is stored or waits
         self._waiting: deque[_WaitingBatches] = deque()
         self._size = 0
@@ -90,13 +103,18 @@ class _PartitionWriter:
 
     async def _open(self) -> None:
         shape = self._topic.shape
+        if self._transaction is not None:
+            segments = await self._topic.log.epoch(self._transaction.epoch)
+            segment = next(segment for segment in segments if takes(segment, self._position))
+            writer = TransactionWriter(shape, segment, self._transaction.transaction_id, self._id)
+            self._last, self._writer = await writer.last_number(self._position), writer
+            return
         if self._producer == NO_PRODUCER:
             since = await shape.newest_epoch()
         else:
-            since = await epoch_at(shape, max(0, (self._producer >> _TIME_BITS) - _SLACK_MS))
-        writer = IdempotentWriter(shape, self._id, since_epoch=since)
-        self._last = await writer.last_number(self._position)
-        self._writer = writer
+            since = await epoch_at(shape, max(0, (self._producer >> PRODUCER_BITS) - _SLACK_MS))
+        idempotent = IdempotentWriter(shape, self._id, since_epoch=since)
+        self._last, self._writer = await idempotent.last_number(self._position), idempotent
 
     def _next(self, batch: Batch, last: int) -> int:
         """Return the event number of a batch after number `last`; one up to `last` if it was stored before."""
@@ -126,6 +144,8 @@ class _PartitionWriter:
         """Return the offset of batches that were sent before, once they are stored."""
         while self._task is not None:
             await asyncio.wait([self._task])
+        if self._transaction is not None:
+            return UNKNOWN_OFFSET
         log = await self._topic.log.tail(self._partition)
         return log.recent_offset(batches[0])
 
@@ -168,6 +188,8 @@ class _PartitionWriter:
 
     async def _offsets(self, stored: StoredEvents, batches: dict[int, Batch]) -> dict[int, int]:
         """Return the first offset of each batch that was stored, by its event number."""
+        if self._transaction is not None:
+            return {}
         log = await self._topic.log.log(stored.segment)
         written = [batches[event.number] for event in stored.events]
         if stored.end < 0:  # its reply was lost
@@ -189,20 +211,57 @@ class _PartitionWriter:
         self._writer = self._last = None
 
 
+class TransactionWriter:
+    """Writes to one segment of a transaction, like an `IdempotentWriter` to a stream."""
+
+    def __init__(self, shape: StreamShape, segment: SegmentRange, transaction_id: UUID, writer_id: bytes) -> None:
+        name = transaction_segment_name(shape.name_of(segment.segment_id), transaction_id.int)
+        self._appender = SegmentAppender(shape.stores, name, id_in(writer_id, segment.segment_id))
+        self._segment = segment
+
+    async def last_number(self, position: float) -> int:
+        try:
+            return await self._appender.last_number()
+        except (SegmentNotFoundError, StreamSealedError):
+            raise KafkaError(ErrorCode.invalid_txn_state, "the transaction has ended") from None
+
+    async def write(self, events: Sequence[NumberedEvent], timeout: float | None = None) -> list[StoredEvents]:
+        try:
+            async with asyncio.timeout(timeout):
+                framed = frame_events([event.data for event in events])
+                await self._appender.append_block(framed, len(events), events[-1].number)
+        except (SegmentNotFoundError, StreamSealedError):
+            raise KafkaError(ErrorCode.invalid_txn_state, "the transaction has ended") from None
+        except TimeoutError:
+            raise KafkaError(ErrorCode.request_timed_out) from None
+        return [StoredEvents(self._segment, UNKNOWN_OFFSET, list(events))]
+
+    def close(self) -> None:
+        self._appender.close()
+
+
 class Producing:
-    """The writers of a door, by topic, partition and producer."""
+    """The writers of a door, by topic, partition, producer and transaction."""
 
     def __init__(self) -> None:
-        self._writers: LRUCache[tuple[str, int, int], _PartitionWriter] = LRUCache(KAFKA_WRITERS)
+        self._writers: LRUCache[tuple[str, int, int, UUID | None], _PartitionWriter] = LRUCache(KAFKA_WRITERS)
 
-    async def put(self, topic: Topic, partition: int, batches: list[Batch]) -> Awaitable[int]:
+    async def put(
+        self, topic: Topic, partition: int, batches: list[Batch], transaction: StreamTransaction | None = None
+    ) -> Awaitable[int]:
         """Queue the batches of one request for a partition; return an awaitable of the first record's offset."""
-        key = topic.name, partition, batches[0].producer_id
+        producer = batches[0].producer_id
+        key = topic.name, partition, producer, None if transaction is None else transaction.transaction_id
         writer = self._writers.get(key)
         if writer is None:
             self._close_idle()
-            writer = self._writers[key] = _PartitionWriter(topic, partition, batches[0].producer_id)
+            writer = self._writers[key] = _PartitionWriter(topic, partition, producer, transaction)
         return await writer.put(batches)
+
+    def end_transaction(self, producer: int) -> None:
+        """Close the writers of a producer's transaction, which has ended."""
+        for key in [key for key in self._writers if key[2] == producer and key[3] is not None]:
+            self._writers.pop(key).close()
 
     def _close_idle(self) -> None:
         if len(self._writers) < KAFKA_WRITERS:

@@ -42,6 +42,7 @@ from nadi.kafka.messages import (
 from nadi.kafka.producing import Producing
 from nadi.kafka.segment_log import ChunkCache
 from nadi.kafka.topics import Topics
+from nadi.kafka.transactions import Transactions
 from nadi.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS,
@@ -125,16 +126,25 @@ class KafkaDoor:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._doors = Doors(stores, options.scope, host, port)
         self._groups = Groups(stores, options.scope, self._topics.table)
+        self._transactions = Transactions(
+            stores,
+            options.scope,
+            self._topics.table,
+            lambda name: self._doors.is_own("transaction", name),
+            self._topics.new_producer_id,
+        )
         self.handlers = Handlers(
             self._manager,
             self._topics,
             self._doors,
             self._groups,
             self._producing,
+            self._transactions,
             self.gate,
             auto_creates=options.auto_creates,
         )
         await self._doors.start()
+        self._transactions.start()
         self.listener.listen(sockets, self._tls)
         return self
 
@@ -145,6 +155,7 @@ class KafkaDoor:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._groups.close()
+        await self._transactions.close()
         self._topics.close()
         self._producing.close()
 

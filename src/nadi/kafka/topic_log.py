@@ -135,7 +135,7 @@ class TopicLog:
             position = self.positions[partition]
             epochs = sorted({segment_epoch(segment) for segment in self._head})
             for epoch in epochs:
-                for segment in await self._epoch(epoch):
+                for segment in await self.epoch(epoch):
                     if segment.segment_id in self._head and takes(segment, position):
                         return self._chains.setdefault(partition, [await self._log(segment)])
             raise NotFoundError(f"no segment of {self._storage.scope}/{self._storage.stream} takes {position}")
@@ -192,7 +192,7 @@ class TopicLog:
     async def _states_before(self, segment: SegmentRange, partitions: Sequence[int]) -> list[tuple[int, int]]:
         """Return offset and latest timestamp of each partition at the ends of the segment's predecessors."""
         epoch = segment_epoch(segment.segment_id)
-        older = await self._epoch(epoch - 1) if epoch else []
+        older = await self.epoch(epoch - 1) if epoch else []
         states = []
         for partition in partitions:
             piece = next((piece for piece in older if takes(piece, self.positions[partition])), None)
@@ -208,7 +208,8 @@ class TopicLog:
             states.append(state)
         return states
 
-    async def _epoch(self, epoch: int) -> list[SegmentRange]:
+    async def epoch(self, epoch: int) -> list[SegmentRange]:
+        """Return the segments of an epoch; none if it is forgotten."""
         segments = self._epochs.get(epoch)
         if segments is None:
             try:

@@ -25,8 +25,8 @@ from nadi.client.exports import RetentionPolicy, ScalingPolicy, StreamConfigurat
 from nadi.client.idempotent.writer import StreamShape
 from nadi.client.manager.streams import stores_of
 from nadi.client.tables.catalog import remove_all
-from nadi.client.tables.table import Table
-from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from nadi.client.tables.table import ABSENT, Table
+from nadi.errors import AlreadyExistsError, ConditionFailedError, InvalidArgumentError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.segment_log import ChunkCache, LogStorage
 from nadi.kafka.topic_log import TopicLog
@@ -69,6 +69,8 @@ _IGNORED = {  # properties of Kafka's storage, accepted without an effect
     "segment.jitter.ms",
     "segment.ms",
 }
+PRODUCER_BITS = 20  # of a producer's id, below the time of its creation
+_PRODUCERS = b"producer"
 _IDS = UUID("6b61666b-6100-4000-8000-000000000000")
 
 
@@ -258,6 +260,18 @@ class Topics:
         await self._stores.controller.update_stream(self.scope, stream, changed)
         if (topic := self._topics.get(name)) is not None:
             topic.read_at = float("-inf")
+
+    async def new_producer_id(self) -> int:
+        """Return an id that no other producer of the scope has; it starts with the present time in ms."""
+        while True:
+            stored = await self.table.get(_PRODUCERS)
+            number = 0 if stored is None else int(stored.value)
+            try:
+                version = ABSENT if stored is None else stored.version
+                await self.table.put(_PRODUCERS, b"%d" % (number + 1), version)
+            except ConditionFailedError:
+                continue
+            return time.time_ns() // 1_000_000 << PRODUCER_BITS | number % (1 << PRODUCER_BITS)
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its records and offsets; StreamNotFoundError."""

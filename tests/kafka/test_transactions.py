@@ -1,0 +1,106 @@
+"""Transactions: what is aborted is never seen, what is committed is seen whole, with the offsets of the group."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from nadi.standalone.embedded import EmbeddedServer
+from tests.kafka.support import Door, consumed, running_door, written
+
+
+def values_of(door: Door, topic: str, partitions: int, count: int, **options: str) -> list[bytes]:
+    consumer = door.consumer("values", **options)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    values = [message.value() for message in consumed(consumer, count)]
+    assert consumer.poll(0.5) is None
+    consumer.close()
+    return values
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_only_committed_records_are_read(door: Door, isolation: str) -> None:
+    topics = [f"first.{isolation}", f"second.{isolation}"]
+    for topic in topics:
+        door.create(topic, 3)
+    producer = door.producer(transactional_id=f"only {isolation}")
+    producer.init_transactions(30)
+    for number in range(4):
+        producer.begin_transaction()
+        for topic in topics:
+            for record in range(20):
+                producer.produce(topic, b"%d" % number, b"%d" % record)
+        producer.flush(30)
+        if number % 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topics[0], b"undecided")
+    producer.flush(30)
+    for topic in topics:
+        assert sorted(values_of(door, topic, 3, 40, isolation_level=isolation)) == [b"0"] * 20 + [b"2"] * 20
+    producer.commit_transaction(30)
+    assert len(values_of(door, topics[0], 3, 41, isolation_level=isolation)) == 41
+
+
+def test_a_new_instance_fences_the_old_one(door: Door) -> None:
+    door.create("fenced", 1)
+    old = door.producer(transactional_id="fenced")
+    old.init_transactions(30)
+    old.begin_transaction()
+    old.produce("fenced", b"old")
+    old.flush(30)
+    new = door.producer(transactional_id="fenced")
+    new.init_transactions(30)
+    with pytest.raises(KafkaException, match=r"_FENCED|INVALID_PRODUCER_EPOCH|PRODUCER_FENCED"):
+        old.commit_transaction(30)
+    new.begin_transaction()
+    new.produce("fenced", b"new")
+    new.commit_transaction(30)
+    assert values_of(door, "fenced", 1, 1) == [b"new"]
+
+
+def _copied(consumer: Consumer, door: Door, name: str, most: int) -> int:
+    """Copy records from `numbers` to `copies` in transactions with the consumer's offsets; return how many."""
+    producer = door.producer(transactional_id=name)
+    producer.init_transactions(30)
+    copied = 0
+    while copied < most:
+        messages = consumer.consume(50, 20.0)
+        if not messages:
+            break
+        producer.begin_transaction()
+        for message in messages:
+            assert message.error() is None
+            producer.produce("copies", message.value(), message.key())
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
+        )
+        producer.commit_transaction(30)
+        copied += len(messages)
+    return copied
+
+
+def test_consume_and_produce_is_exactly_once_over_a_killed_door(server: EmbeddedServer, door: Door) -> None:
+    for topic in ("numbers", "copies"):
+        door.create(topic, 4)
+    written(door.producer(), "numbers", [b"%d" % number for number in range(1000)], lambda i: b"k%d" % i)
+    with running_door(server.controller_uri) as other:
+        consumer = other.consumer("copier", session_timeout_ms=6000)
+        consumer.subscribe(["numbers"])
+        first = _copied(consumer, other, "copier", 300)
+        assert first >= 300
+        abandoned = other.producer(transactional_id="copier")
+        abandoned.init_transactions(30)
+        abandoned.begin_transaction()
+        for message in consumer.consume(50, 5.0):
+            abandoned.produce("copies", message.value(), message.key())
+        abandoned.flush(30)
+        other.kill()
+        consumer.close()
+    again = door.consumer("copier", session_timeout_ms=6000)
+    again.subscribe(["numbers"])
+    assert first + _copied(again, door, "copier", 1000 - first) == 1000
+    again.close()
+    assert sorted(map(int, values_of(door, "copies", 4, 1000))) == list(range(1000))
