@@ -21,7 +21,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LOG_FORMAT, *_ = LOG_FORMATS = ("text", "json")
 
 # formats of events that are read as values, and of drawn charts
-VALUE_FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
+VALUE_FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow", "kafka")
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
 
 # exporter of a server's traces

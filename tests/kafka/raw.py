@@ -7,11 +7,15 @@ import socket
 from datetime import timedelta
 from typing import Any, Self
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+
+def requests(key: int, version: int) -> Any:
+    """Return kio's module of an API's requests."""
+    return load_payload_module(key, version, EntityType.request)
 
 
 class Connection:
@@ -70,21 +74,24 @@ class Connection:
         return entity_reader(response)(reply, size)[0]
 
     def new_producer(self) -> int:
-        kind = load_request_schema(22, 4)
-        request = kind(
+        request = requests(22, 4).InitProducerIdRequest(
             transactional_id=None, transaction_timeout=timedelta(seconds=60), producer_id=-1, producer_epoch=-1
         )
         return int(self.ask(request).producer_id)
 
     def metadata(self, topic: str) -> Any:
-        asked = (MetadataRequestTopic(topic_id=None, name=topic),)
+        kinds = requests(3, 12)
+        asked = (kinds.MetadataRequestTopic(topic_id=None, name=topic),)
         options = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
-        return self.ask(MetadataRequest(topics=asked, **options))
+        return self.ask(kinds.MetadataRequest(topics=asked, **options))
 
     def produce(self, topic: str, partition: int, records: bytes) -> tuple[ErrorCode, int]:
         """Return the error code and the first record's offset."""
-        data = PartitionProduceData(index=partition, records=records)
-        topic_data = (TopicProduceData(name=topic, partition_data=(data,)),)
-        request = ProduceRequest(transactional_id=None, acks=-1, timeout=timedelta(seconds=30), topic_data=topic_data)
+        kinds = requests(0, 9)
+        data = kinds.PartitionProduceData(index=partition, records=records)
+        topic_data = (kinds.TopicProduceData(name=topic, partition_data=(data,)),)
+        request = kinds.ProduceRequest(
+            transactional_id=None, acks=-1, timeout=timedelta(seconds=30), topic_data=topic_data
+        )
         answer = self.ask(request).responses[0].partition_responses[0]
         return answer.error_code, answer.base_offset

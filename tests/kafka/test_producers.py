@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from kio.schema.errors import ErrorCode
 
 import nadi
-from nadi.kafka.records import Record, batch_of
+from nadi.client.serializers.kafka import Record, batch_of
 from nadi.standalone.embedded import EmbeddedServer
 from tests.kafka.raw import Connection
 from tests.kafka.support import SCOPE, Door, consumed, running_door, written

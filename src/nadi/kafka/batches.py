@@ -9,16 +9,17 @@ Layout: https://kafka.apache.org/documentation/#recordbatch
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import crc32c
 
+from nadi.client.serializers.kafka import HEADER, HEADER_BYTES, Record, batch_of
 from nadi.kafka.messages import ErrorCode, KafkaError
 
-HEADER_BYTES = 61
+NO_TIME = -1
 _PREFIX = struct.Struct(">qii")  # first offset, length of what follows it, leader's epoch
 _PREFIX_BYTES = 12  # not counted by the length
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_FROM = 21  # the checksum covers the bytes from here
 _MAGIC = 2
 _CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC = 0x20, 0x10, 0x08, 0x07
@@ -29,7 +30,9 @@ _INT32 = 1 << 31
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch's header. count: offsets that it takes. max_ms: of its records' timestamps, in ms since 1970.
-    sequence: of its first record; producer_id is -1 without idempotence. data: the whole batch."""
+    sequence: of its first record; producer_id is -1 without idempotence. data: the whole event. is_plain: it isn't a
+    batch, but the value of one record.
+    """
 
     partition: int
     count: int
@@ -39,6 +42,7 @@ class Batch:
     sequence: int
     is_transactional: bool
     data: bytes
+    is_plain: bool = False
 
     @property
     def last_sequence(self) -> int:
@@ -49,10 +53,18 @@ def read_header(data: bytes) -> Batch | None:
     """Return the header of a stored event; None if the event isn't a batch."""
     if len(data) < HEADER_BYTES:
         return None
-    _, size, partition, magic, _, attributes, last, _, max_ms, producer, epoch, sequence, _ = _HEADER.unpack_from(data)
+    _, size, partition, magic, _, attributes, last, _, max_ms, producer, epoch, sequence, _ = HEADER.unpack_from(data)
     if magic != _MAGIC or size != len(data) - _PREFIX_BYTES or last < 0 or partition < 0:
         return None
     return Batch(partition, last + 1, max_ms, producer, epoch, sequence, bool(attributes & _TRANSACTIONAL), data)
+
+
+def event_batch(event: bytes, partitions: Collection[int], spare: int) -> Batch:
+    """Return a stored event as a batch: its own if that is for one of these partitions, else one for the spare one."""
+    batch = read_header(event)
+    if batch is None:
+        return Batch(spare, 1, NO_TIME, -1, -1, -1, False, event, is_plain=True)
+    return batch if batch.partition in partitions else replace(batch, partition=spare)
 
 
 def check_batches(records: bytes, partition: int) -> list[Batch]:
@@ -72,7 +84,7 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
             )
         whole = _PREFIX.pack(0, size - _PREFIX_BYTES, partition) + records[position + _PREFIX.size : position + size]
         batch = read_header(whole)
-        _, _, _, magic, crc, attributes, last, _, _, _, _, _, count = _HEADER.unpack_from(whole)
+        _, _, _, magic, crc, attributes, last, _, _, _, _, _, count = HEADER.unpack_from(whole)
         if batch is None:
             raise KafkaError(ErrorCode.corrupt_message, f"record batches must have version {_MAGIC}, not {magic}")
         if crc != crc32c.crc32c(memoryview(whole)[_CHECKED_FROM:]):
@@ -89,4 +101,6 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
 
 def placed(batch: Batch, offset: int) -> bytes:
     """Return a batch as consumers get it, with the offset of its first record."""
+    if batch.is_plain:
+        return placed(replace(batch, data=batch_of([Record(0, NO_TIME, None, batch.data)]), is_plain=False), offset)
     return _PREFIX.pack(offset, len(batch.data) - _PREFIX_BYTES, 0) + batch.data[_PREFIX.size :]

@@ -16,14 +16,14 @@ from uuid import UUID
 from nadi.access.authentication import Gate
 from nadi.access.permissions import Caller, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.client.aio import StreamManager
+from nadi.client.serializers.kafka import records_of
 from nadi.errors import NadiError, NotFoundError, TruncatedError
-from nadi.kafka.batches import check_batches, placed
+from nadi.kafka.batches import NO_TIME, check_batches, placed
 from nadi.kafka.doors import Door, Doors
 from nadi.kafka.groups import NO_OFFSET, CommittedOffset, Groups, Join, MemberIdRequiredError
 from nadi.kafka.messages import API_VERSIONS, PRODUCE, VERSIONS, ErrorCode, Fields, KafkaError, Request, code_of
 from nadi.kafka.producing import Producing
-from nadi.kafka.records import records_of
-from nadi.kafka.segment_log import NO_TIME, SegmentLog
+from nadi.kafka.segment_log import SegmentLog
 from nadi.kafka.topics import DEFAULTS, Topic, Topics, stream_of
 from nadi.kafka.transactions import Transactions
 from nadi.limits import KAFKA_FETCH_BYTES, KAFKA_MAX_WAIT_S

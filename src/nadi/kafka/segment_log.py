@@ -28,13 +28,12 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import ABSENT, Table
 from nadi.errors import ConditionFailedError
-from nadi.kafka.batches import Batch, read_header
+from nadi.kafka.batches import NO_TIME, Batch, event_batch
 from nadi.limits import KAFKA_CHUNK_BYTES, KAFKA_ROW_BYTES, KAFKA_ROWS
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.naming import segment_name
 
-NO_TIME = -1
 _SKIPPED = 1 << 16  # offsets to skip for a byte that was truncated before it was counted: no batch has more
 UNCOUNTED = KAFKA_ROW_BYTES * _SKIPPED  # offsets to skip where an unknown number of bytes was truncated
 _OWN_FIRST_S = 0.005  # wait for own acknowledgements before reading what others wrote
@@ -229,10 +228,7 @@ class SegmentLog:
         self._notify()
 
     def _batch_of(self, event: bytes) -> Batch:
-        batch = read_header(event)
-        if batch is None or batch.partition not in self._index:  # not written for Kafka
-            return Batch(self.partitions[0] if self.partitions else 0, 0, NO_TIME, -1, -1, -1, False, event)
-        return batch
+        return event_batch(event, self._index, self.partitions[0] if self.partitions else 0)
 
     def _place(self, batch: Batch) -> int:
         """Count the next event; return its first record's offset."""

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 
 from nadi.backoff import Backoff
 from nadi.errors import EpochExpiredError, NotFoundError, SegmentNotFoundError
-from nadi.kafka.segment_log import NO_TIME, UNCOUNTED, LogStorage, PlacedBatch, SegmentLog
-from nadi.limits import KAFKA_HEAD_CACHED_S
-from nadi.model.segments import SegmentRange, takes
+from nadi.kafka.batches import NO_TIME
+from nadi.kafka.segment_log import UNCOUNTED, LogStorage, PlacedBatch, SegmentLog
+from nadi.limits import KAFKA_HEAD_CACHED_S, KAFKA_PARTITIONS
+from nadi.model.segments import SegmentRange, has_key, takes
 from nadi.naming import segment_epoch
 
 _BESIDE_BORDERS = 1 / (3 << 20)
@@ -31,6 +32,20 @@ def position_of(partition: int) -> float:
         position += step * (number & 1)
         number, step = number >> 1, step / 2
     return position
+
+
+def enough_partitions(segments: Sequence[SegmentRange], least: int) -> int:
+    """Return the number of partitions, `least` or more, with which each segment takes one."""
+    narrowest = min(segment.high - segment.low for segment in segments)
+    count = least
+    while count < KAFKA_PARTITIONS and not _each_takes_one(segments, count):
+        count += 1 if count * narrowest > 1 else count
+    return min(count, KAFKA_PARTITIONS)
+
+
+def _each_takes_one(segments: Sequence[SegmentRange], count: int) -> bool:
+    positions = sorted(position_of(partition) for partition in range(count))
+    return all(has_key(positions, segment.low, segment.high) for segment in segments)
 
 
 class TopicLog:
@@ -80,7 +95,7 @@ class TopicLog:
             chain = await self._chain(partition)
             log = next((log for log in chain if offset < log.end_offset(partition)), None)
             if log is not None:
-                return [found for found in await log.batches_from(partition, offset) if found.batch.count]
+                return await log.batches_from(partition, offset)
             if not chain[-1].is_complete or not await self._extend(partition):
                 return []
 

@@ -17,6 +17,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4, uuid5
 
@@ -29,7 +30,7 @@ from nadi.client.tables.table import ABSENT, Table
 from nadi.errors import AlreadyExistsError, ConditionFailedError, InvalidArgumentError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.segment_log import ChunkCache, LogStorage
-from nadi.kafka.topic_log import TopicLog
+from nadi.kafka.topic_log import TopicLog, enough_partitions
 from nadi.limits import KAFKA_BATCH_BYTES, KAFKA_PARTITIONS, KAFKA_TOPIC_CACHED_S, MAX_EVENT_BYTES, NAME_MAX_CHARS
 from nadi.naming import KAFKA_TABLE, check_name
 
@@ -70,7 +71,7 @@ _IGNORED = {  # properties of Kafka's storage, accepted without an effect
     "segment.ms",
 }
 PRODUCER_BITS = 20  # of a producer's id, below the time of its creation
-_PRODUCERS = b"producer"
+_PRODUCERS, _PLAIN = b"producer", b"partitions/"
 _IDS = UUID("6b61666b-6100-4000-8000-000000000000")
 
 
@@ -171,6 +172,8 @@ class Topics:
                 self._close(name)
                 raise
             properties = self._properties_of(name, configuration)
+            if not any(tag.startswith(f"{_TAG}{PARTITIONS}=") for tag in configuration.tags):
+                properties = replace(properties, partitions=await self._plain_partitions(name, stream))
             if topic is None or topic.properties.topic_id != properties.topic_id:
                 self._close(name)
                 topic = self._opened(properties, stream)
@@ -179,6 +182,21 @@ class Topics:
                 topic.log = self._log(properties, stream)
             topic.properties, topic.read_at = properties, time.monotonic()
             return topic
+
+    async def _plain_partitions(self, name: str, stream: str) -> int:
+        """Return the partitions of a stream that wasn't created as a topic: enough for its segments, and never fewer
+        than before."""
+        key = _PLAIN + name.encode()
+        while True:
+            stored = await self.table.get(key)
+            known = self._partitions if stored is None else int(stored.value)
+            segments = await self._stores.controller.current_segments(self.scope, stream)
+            count = enough_partitions(segments, known) if segments else known
+            if stored is not None and count == known:
+                return count
+            with suppress(ConditionFailedError):
+                await self.table.put(key, b"%d" % count, ABSENT if stored is None else stored.version)
+                return count
 
     def name_of(self, topic_id: UUID) -> str:
         """Return the name of a topic that this door has served; KafkaError."""

@@ -11,6 +11,7 @@ from nadi.defaults import VALUE_FORMATS
 from nadi.errors import InvalidArgumentError
 
 DOCUMENTS = ("json", "msgpack")  # readable without a stored schema
+KAFKA = "kafka"  # has one type for all streams
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # named as in Spark's readers
 
 

@@ -20,7 +20,7 @@ from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.serializers.structs import parsed
 from nadi.client.serializers.types import of_ddl
-from nadi.client.values.options import DOCUMENTS, ReadTarget, ValueOptions
+from nadi.client.values.options import DOCUMENTS, KAFKA, ReadTarget, ValueOptions
 from nadi.errors import InvalidArgumentError
 
 _HOMES = {  # imported on first use: they load libraries that most programs don't use
@@ -29,6 +29,7 @@ _HOMES = {  # imported on first use: they load libraries that most programs don'
     "avro": "avro_columns",
     "protobuf": "protobuf_columns",
     "arrow": "arrow",
+    "kafka": "kafka",
 }
 
 
@@ -100,6 +101,8 @@ async def target_of(
 
     if value.ddl is not None:
         return accepted(of_ddl(value.ddl))
+    if value.format == KAFKA:
+        return accepted(format_.type_of(b""))
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
     listed = await asyncio.gather(*(group.versions() for group in groups.values()))
     versions = {stream: known for stream, known in zip(streams, listed, strict=True) if known}

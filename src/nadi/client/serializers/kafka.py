@@ -1,7 +1,7 @@
-"""Records in and out of batches, for what needs them: offsets by time, and rows of nadi's readers.
+"""Kafka's record batches: an event is a batch, as Kafka's producers send it, and its records are rows.
 
-kio's reader of records turns timestamps into datetimes, which can't hold all that producers send; so records are
-decoded here.
+The columns are `key` and `value`, `headers` and `timestamp`. kio's reader of records isn't used, because datetimes
+can't hold all timestamps that producers send.
 
 Layout: https://kafka.apache.org/documentation/#record
 """
@@ -9,23 +9,34 @@ Layout: https://kafka.apache.org/documentation/#record
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import crc32c
+import numpy as np
 import pyarrow as pa
 
+from nadi.client.serializers.columns import Decoded, reason
 from nadi.errors import SerializationError
-from nadi.kafka.batches import HEADER_BYTES
 
 _ATTRIBUTES, _BASE_TIME, _COUNT = struct.Struct(">h"), struct.Struct(">q"), struct.Struct(">i")
 _AT_ATTRIBUTES, _AT_BASE_TIME, _AT_COUNT = 21, 27, 57
-_BATCH = struct.Struct(">qiibIhiqqqhii")
+HEADER, HEADER_BYTES = struct.Struct(">qiibIhiqqqhii"), 61
 _STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
 _FRAMED_SNAPPY = b"\x82SNAPPY\x00"
 _FRAMED_SNAPPY_HEAD = 16
 _MOST_BYTES = 256 << 20  # of the records of a batch
+
+
+KIND = pa.struct(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
 
 
 class Record(NamedTuple):
@@ -78,7 +89,7 @@ def batch_of(records: Iterable[Record], partition: int = 0) -> bytes:
         encoded += _zigzag(len(body)) + body
     latest = max(record.timestamp_ms for record in records)
     count = len(records)
-    head = _BATCH.pack(
+    head = HEADER.pack(
         0, HEADER_BYTES - 12 + len(encoded), partition, 2, 0, 0, count - 1, base_ms, latest, -1, -1, -1, count
     )
     checked = head[_AT_ATTRIBUTES:] + bytes(encoded)
@@ -162,3 +173,64 @@ def _zigzag(number: int) -> bytes:
 
 def _sized(value: bytes | None) -> bytes:
     return _zigzag(-1) if value is None else _zigzag(len(value)) + value
+
+
+# --- a format of `values.target` ----------------------------------------------------------------------
+
+
+def type_of(definition: bytes) -> pa.DataType:
+    return KIND
+
+
+def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+    return []
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    def decode(events: Sequence[bytes]) -> Decoded:
+        records: list[Record | None] = []
+        rows: list[int] = []
+        wrong = {}
+        for number, event in enumerate(events):
+            try:
+                found: list[Record | None] = list(records_of(event))
+            except SerializationError as error:
+                wrong[number] = reason(error)
+                found = [None]
+            records += found
+            rows += [number] * len(found)
+        return Decoded(_column(records), np.array(rows, np.int64), wrong)
+
+    return decode
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    def encode(values: pa.Array) -> list[bytes]:
+        return [batch_of([_record(value)]) for value in values.to_pylist()]
+
+    return encode
+
+
+def _column(records: Sequence[Record | None]) -> pa.Array:
+    there = [record or Record(0, -1, None, None) for record in records]
+    times = [None if record.timestamp_ms == -1 else record.timestamp_ms * 1000 for record in there]
+    children = [
+        pa.array([record.key for record in there], pa.binary()),
+        pa.array([record.value for record in there], pa.binary()),
+        pa.array(
+            [[{"name": name, "value": value} for name, value in record.headers] for record in there],
+            KIND.field("headers").type,
+        ),
+        pa.array(times, pa.int64()).cast(KIND.field("timestamp").type),
+    ]
+    mask = pa.array([record is None for record in records]) if None in records else None
+    return pa.StructArray.from_arrays(children, fields=list(KIND), mask=mask)
+
+
+def _record(value: Mapping[str, Any] | None) -> Record:
+    if value is None:
+        raise SerializationError("a Kafka record can't be null")
+    moment, headers = value.get("timestamp"), value.get("headers") or ()
+    timestamp_ms = -1 if moment is None else round(moment.timestamp() * 1000)
+    pairs = [(header["name"], header["value"]) for header in headers]
+    return Record(0, timestamp_ms, value.get("key"), value.get("value"), pairs)
