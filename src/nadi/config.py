@@ -259,6 +259,14 @@ class ServerConfig:
         least=0,
         most=_MOST_PORT,
     )
+    kafka_port: int | None = _option(
+        None,
+        "Port for Kafka clients, whose topics are the streams of scope kafka (docs/kafka.md); 0 picks a free port.",
+        default_text="none",
+        least=0,
+        most=_MOST_PORT,
+        modes=Mode.ALONE,
+    )
     containers: int | None = _option(
         None,
         "Number of segment containers of a new folder or cluster; fixed after that.",

@@ -117,6 +117,14 @@ class KafkaDoor:
         self.address = ""
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen; OSError if the port is unavailable."""
         options = self._options
         await self._topics.prepare()
         sockets = await bound_sockets(options.host, options.port)
@@ -146,9 +154,8 @@ class KafkaDoor:
         await self._doors.start()
         self._transactions.start()
         self.listener.listen(sockets, self._tls)
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def stop(self) -> None:
         self.listener.close()
         await self._doors.stop()
         for task in self._connections:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import nadi
 from nadi.access.authentication import Gate
 from nadi.access.fair_shares import Shares
-from nadi.access.listener import raise_file_limit
+from nadi.access.listener import Listener, raise_file_limit
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
@@ -50,7 +50,7 @@ STOP_GRACE_S = 1.0
 MEANINGS = by_name(
     (
         MetricDefinition("nadi_build_info", "Always 1, with nadi's version as a label.", ("version",)),
-        MetricDefinition("nadi_connections", "Open connections, by port (store or rest).", ("port",)),
+        MetricDefinition("nadi_connections", "Open connections, by port (store, rest or kafka).", ("port",)),
         MetricDefinition("nadi_connections_refused", "Connections rejected at a limit, by port.", ("port",), "counter"),
         MetricDefinition(
             "nadi_connections_ended", "Connections evicted in favour of others, by port.", ("port",), "counter"
@@ -71,7 +71,7 @@ class ServerAssembly:
     """Server that runs within `async with`.
 
     A kind of server defines `where`, `_assemble` and `_health`, and creates `store` before the first port opens.
-    store_address, controller_uri, rest_uri: as given to clients; empty until the port is open.
+    store_address, controller_uri, rest_uri, kafka_address: as given to clients; empty until the port is open.
     """
 
     store: SegmentStore
@@ -81,11 +81,13 @@ class ServerAssembly:
         config.check()
         self._config, self._runtime = config, runtime
         self.store_address, self.controller_uri, self.rest_uri = ("", 0), "", ""
+        self.kafka_address = ""
         self._rpc_address = ("", 0)
         self._own_rest = ""  # URI of this process's own REST port, besides a shared one
         self._api: Api | None = None
         self._rests: list[RestServer] = []
         self._calls: list[Shares] = []
+        self._kafka: Listener | None = None
         self._more_samples: Callable[[], Iterable[Sample]] = tuple
 
     async def start(self) -> None:
@@ -186,10 +188,27 @@ class ServerAssembly:
 
         parts.step("this server's internal clients", close, STOP_PORT_S)
 
+    async def _listen_kafka(self, parts: ShutdownSteps, clients: OwnClients) -> None:
+        """Open the port for Kafka clients. clients: with all rights."""
+        config = self._config
+        if config.kafka_port is None:
+            return
+        from nadi.kafka.server import DoorOptions, KafkaDoor  # most servers don't need it
+
+        options = DoorOptions(host=config.host, port=config.kafka_port, advertised_host=config.advertised_host)
+        token = clients.ports.token if clients.ports is not None else ""
+        manager = await parts.enter_async_context(clients.of(token))
+        door = KafkaDoor(manager, options, gate=self.gate, tls=self._context, budget=self.store.budget)
+        with listening(config.host, config.kafka_port, "--kafka-port"):
+            await door.start()
+        parts.step("the Kafka port", door.stop, STOP_PORT_S)
+        self._kafka, self.kafka_address = door.listener, door.address
+
     def _samples(self) -> Iterator[Sample]:
         yield _sample("nadi_build_info", 1, nadi.__version__)
         yield from samples(self.store, self._runtime)
         ports = {"store": [self.store.listener] if self.store.listener else []}
+        ports["kafka"] = [] if self._kafka is None else [self._kafka]
         ports["rest"] = [rest.listener for rest in self._rests]
         for port, listeners in ports.items():
             yield _sample("nadi_connections", sum(len(listener.connections) for listener in listeners), port)

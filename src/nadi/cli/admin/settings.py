@@ -36,7 +36,7 @@ _EXAMPLES = {
     OptionKind.SWITCH: "true",
     OptionKind.TEXTS: '["…"]',
 }
-_NUMBERS = {"store_port": 12345, "rest_port": 9091, "containers": 8, "workers": 2}
+_NUMBERS = {"store_port": 12345, "rest_port": 9091, "kafka_port": 9092, "containers": 8, "workers": 2}
 _NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a string", list: "a list"}
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nadi.standalone.server import Server
 
 _STOPPING = "STOPPING=1\nSTATUS=stopping"
-_PORTS = ("port", "store_port", "rest_port")
+_PORTS = ("port", "store_port", "rest_port", "kafka_port")
 _TYPES: dict[OptionKind, Any] = {
     OptionKind.TEXT: str,
     OptionKind.SIZE: str,
@@ -142,7 +142,7 @@ def _choose_ports(values: dict[str, Any]) -> None:
     from nadi.standalone.ports import free_ports
 
     workers = values["workers"] or 0
-    counts = {"port": 1, "rest_port": 1 + workers, "store_port": max(1, workers)}
+    counts = {"port": 1, "rest_port": 1 + workers, "store_port": max(1, workers), "kafka_port": 1}
     taken = {port for name in _PORTS if (first := values[name]) for port in range(first, first + counts[name])}
     for name in ("rest_port", "store_port"):
         if values[name] is None:
@@ -300,6 +300,8 @@ def _say_ports(server: Server | ClusterServer) -> None:
     say(f"  controller     {server.controller_uri}")
     say(f"  REST           {server.rest_uri}")
     say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
+    if server.kafka_address:
+        say(f"  Kafka          {server.kafka_address}")
     say("Press Ctrl-C to stop.")
     notify_systemd(f"READY=1\nSTATUS=serving at {server.controller_uri}")
 
