@@ -73,4 +73,6 @@ def test_columns_and_batches_are_inverse() -> None:
     assert decoded.values[3].as_py() is None
     valid = pa.concat_arrays([decoded.values[:3], decoded.values[4:]])
     again = [record for event in encoder(KIND, b"")(valid) for record in records_of(event)]
-    assert [record[1:] for record in again] == [(*record[1:4], list(record.headers)) for record in [*records, records[0]]]
+    assert [record[1:] for record in again] == [
+        (*record[1:4], list(record.headers)) for record in [*records, records[0]]
+    ]

@@ -33,7 +33,7 @@ async def _serve(config: ServerConfig, served: list[str]) -> None:
     from nadi.standalone.assembly import serve
 
     def ready(server: Server | ClusterServer) -> None:
-        _report(Ready(server.controller_uri, *server.store_address, server.rest_uri))
+        _report(Ready(server.controller_uri, *server.store_address, server.rest_uri, server.kafka_address))
         served.append(server.controller_uri)
 
     stop = asyncio.Event()

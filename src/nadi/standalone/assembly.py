@@ -196,8 +196,8 @@ class ServerAssembly:
         from nadi.kafka.server import DoorOptions, KafkaDoor  # most servers don't need it
 
         options = DoorOptions(host=config.host, port=config.kafka_port, advertised_host=config.advertised_host)
-        token = clients.ports.token if clients.ports is not None else ""
-        manager = await parts.enter_async_context(clients.of(token))
+        own = "" if self.gate is None else self.gate.own_authorization
+        manager = await parts.enter_async_context(clients.of(own))
         door = KafkaDoor(manager, options, gate=self.gate, tls=self._context, budget=self.store.budget)
         with listening(config.host, config.kafka_port, "--kafka-port"):
             await door.start()

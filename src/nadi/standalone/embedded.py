@@ -62,13 +62,14 @@ class Ready(msgspec.Struct):
     store_host: str = ""
     store_port: int = 0
     rest_uri: str = ""
+    kafka_address: str = ""
     error: str = ""
     error_kind: str = ""
 
 
 class EmbeddedServer:
     """Running server in a child process. Clients connect to `controller_uri`; `pid` is its process id. `rest_uri` is
-    the address of the REST interface, if requested."""
+    the address of the REST interface, and `kafka_address` that for Kafka clients, if requested."""
 
     def __init__(self, config: ServerConfig, *, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         self.folder = Path(config.data or config.cache or "")  # empty for a worker with a temporary cache
@@ -91,6 +92,7 @@ class EmbeddedServer:
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
         self.rest_uri = ready.rest_uri
+        self.kafka_address = ready.kafka_address
 
     @property
     def has_ended(self) -> bool:
@@ -178,6 +180,7 @@ def embedded(
     *,
     port: int = 0,
     rest_port: int | None = None,
+    kafka_port: int | None = None,
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
@@ -197,8 +200,8 @@ def embedded(
     """Start a server in a child process and wait until clients can connect.
 
     folder: data folder; None creates a temporary folder, which isn't removed. port: of the controller, 0 for any free
-    one. rest_port: of the REST interface; None for no REST. containers: of a new folder, from 1 to 1,000; default 1.
-    environment: variables for the server's process. host: address to listen on; advertised_host: address given to
+    one. rest_port: of the REST interface; None for no REST. kafka_port: for Kafka clients (docs/kafka.md); None for none.
+    containers: of a new folder, from 1 to 1,000; default 1. environment: variables for the server's process. host: address to listen on; advertised_host: address given to
     clients, if different. security: TLS and logins. scaling: how streams with a scaling policy follow their load,
     "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: URL of a cluster's store
     (docs/cluster.md); the server joins that cluster, and `folder` is only a cache. store_options: of the store, such as
@@ -225,6 +228,7 @@ def embedded(
         port=port,
         store_port=0,
         rest_port=rest_port,
+        kafka_port=kafka_port,
         containers=containers,
         advertised_host=advertised_host or None,
         security=security or ServerSecurity(),
