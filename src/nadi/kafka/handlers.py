@@ -819,7 +819,7 @@ class Handlers:
         if not 0 <= offset <= end:
             raise KafkaError(ErrorCode.offset_out_of_range)
         if offset > await topic.log.start_offset(partition):
-            positions = await topic.log.positions_of({partition: offset})
+            positions = await topic.log.cut_at({partition: offset})
             await self._manager.truncate_stream(StreamCut(self._topics.scope, stream_of(name), positions))
             topic.log.forget_head()
         return await topic.log.start_offset(partition)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nadi.backoff import Backoff
 from nadi.errors import EpochExpiredError, NotFoundError, SegmentNotFoundError
@@ -107,17 +107,49 @@ class TopicLog:
                 return found
         return []
 
-    async def positions_of(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return segment positions, by segment, at or before which all records below these offsets end."""
-        positions: dict[int, int] = {}
-        for partition, offset in offsets.items():
-            await self.tail(partition)
+    async def cut_at(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return a stream cut's positions before which no record at or behind these offsets is.
+
+        A segment's position is that of its first such record, so records of its other partitions before their offsets
+        may follow. offsets: by partition; the others count from their ends.
+        """
+        found: dict[int, list[int]] = {}
+        epochs = set()
+        for partition in range(len(self.positions)):
+            log = await self.tail(partition)
+            offset = offsets.get(partition, log.end_offset(partition))
             chain = await self._chain(partition)
             log = next((log for log in chain if offset < log.end_offset(partition)), chain[-1])
-            position = await log.position_of(partition, offset)
-            segment = log.segment.segment_id
-            positions[segment] = min(position, positions.get(segment, position))
+            position = max(await log.position_of(partition, offset), self._head.get(log.segment.segment_id, 0))
+            found.setdefault(log.segment.segment_id, []).append(position)
+            epochs.add(segment_epoch(log.segment.segment_id))
+        positions = {}
+        for segment in await self._segments_at(min(epochs)):
+            if segment.segment_id in found:
+                positions[segment.segment_id] = min(found[segment.segment_id])
+            else:  # all its records are before the offsets, or it takes no partition
+                log = await self._log(segment)
+                await log.refresh()
+                positions[segment.segment_id] = log.position
         return positions
+
+    async def offsets_at(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """Return the offset of each partition's first record at or behind a stream cut."""
+        offsets = {}
+        for partition, key in enumerate(self.positions):
+            await self.tail(partition)
+            chain = await self._chain(partition)
+            log = next((log for log in chain if log.segment.segment_id in positions), None)
+            if log is None:
+                raise NotFoundError(f"the cut has no segment that takes partition {partition}, at {key}")
+            position = max(positions[log.segment.segment_id], 0)
+            offsets[partition] = await log.offset_at(partition, position)
+        return offsets
+
+    async def _segments_at(self, epoch: int) -> list[SegmentRange]:
+        """Return the segments of an epoch, or those of the stream's head if it is older."""
+        first = max(map(segment_epoch, self._head))
+        return await self.epoch(max(epoch, first))
 
     async def waiting_log(self, partition: int) -> SegmentLog:
         """Return the log where the partition's next records are expected."""

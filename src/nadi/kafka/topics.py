@@ -137,7 +137,7 @@ class Topics:
         manager: StreamManager,
         scope: str,
         partitions: int,
-        scaling: ScalingPolicy,
+        scaling: ScalingPolicy | None,
         chunks: ChunkCache,
         on_closed: Callable[[str], object],
     ) -> None:
@@ -251,6 +251,7 @@ class Topics:
         check_partitions(partitions)
         retention, others = _retention_and_others(configured)
         tags = {PARTITIONS: str(partitions), ID: uuid4().hex, **others}
+        assert self._scaling is not None, "only doors create topics"
         configuration = StreamConfiguration(
             self._scaling, retention, tuple(f"{_TAG}{key}={value}" for key, value in tags.items())
         )

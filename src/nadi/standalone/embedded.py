@@ -200,9 +200,10 @@ def embedded(
     """Start a server in a child process and wait until clients can connect.
 
     folder: data folder; None creates a temporary folder, which isn't removed. port: of the controller, 0 for any free
-    one. rest_port: of the REST interface; None for no REST. kafka_port: for Kafka clients (docs/kafka.md); None for none.
-    containers: of a new folder, from 1 to 1,000; default 1. environment: variables for the server's process. host: address to listen on; advertised_host: address given to
-    clients, if different. security: TLS and logins. scaling: how streams with a scaling policy follow their load,
+    one. rest_port: of the REST interface; None for no REST. kafka_port: for Kafka clients (docs/kafka.md); None for
+    none. containers: of a new folder, from 1 to 1,000; default 1. environment: variables for the server's process.
+    host: address to listen on; advertised_host: address given to clients, if different. security: TLS and logins.
+    scaling: how streams with a scaling policy follow their load,
     "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: URL of a cluster's store
     (docs/cluster.md); the server joins that cluster, and `folder` is only a cache. store_options: of the store, such as
     `endpoint`. wal_profile: trades acknowledgement latency for fewer PUTs. log: URL of a log outside the store
