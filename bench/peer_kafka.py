@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition  # type: ignore[import-not-found]
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[import-not-found]
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peer_program import main
 from bench.peer_work import CHUNK, KEYS, STREAM, WARM, Acked, Setting

@@ -8,7 +8,7 @@ from nadi.client.serializers.kafka import records_of
 from tests.kafka.support import SCOPE, Door, written
 
 
-def values_from(manager: nadi.StreamManager, cut: object) -> list[int]:
+def values_from(manager: nadi.StreamManager, cut: nadi.StreamCut) -> list[int]:
     tail = manager.cuts(SCOPE, "cuts").tail()
     events = manager.read_events(SCOPE, "cuts", start=cut, end=tail)
     return [int(record.value or b"") for event in events for record in records_of(event.data)]

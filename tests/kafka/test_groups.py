@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from nadi.client import aio
+from nadi.client.manager.streams import stores_of
+from nadi.kafka.group_records import CommittedOffset, GroupRecords
+from nadi.kafka.groups import Groups, Join
+from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.naming import KAFKA_TABLE
 from nadi.standalone.embedded import EmbeddedServer
 from tests.kafka.support import Door, consumed, running_door, written
 
@@ -66,6 +73,40 @@ def test_a_group_goes_on_at_another_door_without_a_rebalance(server: EmbeddedSer
     committed = third.committed([TopicPartition("handed", 0), TopicPartition("handed", 1)], timeout=10)
     assert sum(each.offset for each in committed) == 101
     third.close()
+
+
+async def test_a_former_coordinator_drops_its_group(server: EmbeddedServer) -> None:
+    manager = aio.StreamManager(server.controller_uri)
+    await manager.create_scope("former")
+    table = manager.table("former", KAFKA_TABLE)
+    await table.create()
+    records = GroupRecords(stores_of(manager), "former", table)
+    former, present = Groups(records), Groups(records)
+    join = Join("", None, "client", "host", 1000, 1000, "consumer", (("range", b""),), takes_id=False)
+    joined = await former.join("group", join)
+    member = joined["member_id"], None, joined["generation_id"]
+    await former.sync("group", *member, (None, None), {member[0]: b"all"})
+    former.keep_only(lambda name: False)
+    for _ in range(4):  # longer than a session
+        await asyncio.sleep(0.5)
+        await present.heartbeat("group", *member)
+    offsets = {("topic", 0): CommittedOffset(1, -1, "", 0)}
+    await present.commit("group", *member, offsets)
+    commits = [asyncio.create_task(present.commit("group", *member, offsets)) for _ in range(2)]
+    await asyncio.sleep(0)
+    present.keep_only(lambda name: False)  # while a commit is stored, and another one waits
+    first, second = await asyncio.gather(*commits, return_exceptions=True)
+    assert first is None
+    assert isinstance(second, KafkaError)
+    assert second.code == ErrorCode.not_coordinator
+    assert await former.sync("group", *member, (None, None), {}) == {
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignment": b"all",
+    }
+    for groups in (former, present):
+        await groups.close()
+    await manager.close()
 
 
 def test_commits_keep_their_metadata_and_can_be_reset_and_deleted(door: Door) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import TopicPartition
@@ -15,7 +16,7 @@ from tests.kafka.support import SCOPE, Door, consumed, written
 AT = datetime(2026, 11, 30, 12, 0, 0, 123_000, tzinfo=UTC)
 
 
-def rows_of(manager: nadi.StreamManager, stream: str) -> list[dict[str, object]]:
+def rows_of(manager: nadi.StreamManager, stream: str) -> list[dict[str, Any]]:
     table = pa.table(nadi.scan(manager, SCOPE, stream, value_format="kafka"))
     return list(table.column("value").to_pylist())
 
@@ -32,7 +33,7 @@ def test_what_kafka_wrote_are_rows(manager: nadi.StreamManager, door: Door) -> N
         headers=[("unit", b"W"), ("none", None)],
     )
     rows = rows_of(manager, "rows")
-    assert sorted(int(str(row["value"], "ascii")) for row in rows) == list(range(100))  # type: ignore[arg-type]
+    assert sorted(int(str(row["value"], "ascii")) for row in rows) == list(range(100))
     assert rows[0]["timestamp"] == AT
     assert rows[0]["headers"] == [{"name": "unit", "value": b"W"}, {"name": "none", "value": None}]
 

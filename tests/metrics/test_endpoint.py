@@ -32,7 +32,7 @@ BOUNDED = {  # allowed label values, for labels that don't name streams and grou
     "kind": {"tiered", "compacted", "split", "merge"},
     "direction": {"receiving", "sending"},
     "work": {"tiering", "checkpoints"},
-    "port": {"store", "rest"},
+    "port": {"store", "rest", "kafka"},
     "container": {"0", "1"},
     "version": {nadi.__version__},
 }

@@ -38,7 +38,7 @@ def kafka(
 ) -> None:
     """Serve a scope's streams to Kafka clients, until Ctrl-C or SIGTERM.
 
-    Clients need all permissions of the door's user; each client's own are checked by the users file.
+    The door's own login needs all permissions on the scope. With --users-file, clients need permissions of their own.
     """
     import uvloop
 

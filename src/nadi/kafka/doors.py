@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from nadi.client.segments.stores import SegmentStores
@@ -33,9 +34,10 @@ class Door(NamedTuple):
 
 
 class Doors:
-    """This door and the other live ones of its scope."""
+    """This door and the other live ones of its scope. on_beat: called each time that the live doors are known."""
 
-    def __init__(self, stores: SegmentStores, scope: str, host: str, port: int) -> None:
+    def __init__(self, stores: SegmentStores, scope: str, host: str, port: int, on_beat: Callable[[], object]) -> None:
+        self._on_beat = on_beat
         self._stores, self._scope, self._table = stores, scope, Table(stores, scope, KAFKA_TABLE)
         self._members = Members(stores, scope, KAFKA_TABLE, _DOORS)
         self.own = Door(_node_id(self._members.name), host, port)
@@ -79,6 +81,7 @@ class Doors:
             elif name not in self._members.known:
                 await self._table.remove(self._address_key(name))
         self._live = sorted(addresses.values()) or [self.own]
+        self._on_beat()
 
     def _address_key(self, name: str) -> bytes:
         return _ADDRESSES + name.encode()

@@ -1,8 +1,8 @@
-"""Consumer groups: Kafka's classic protocol, with the groups' state in the scope's table.
+"""Consumer groups: the state machine of Kafka's classic protocol.
 
 The door that coordinates a group changes its record by compare-and-set, and stores committed offsets together with it.
-So a door that is no longer the group's coordinator can't change anything, and the next one continues with the same
-generation, members and assignments.
+So a former coordinator can't change anything, and the next one continues with the same generation, members and
+assignments.
 
 Protocol: https://cwiki.apache.org/confluence/display/KAFKA/Kafka+Client-side+Assignment+Proposal
 """
@@ -12,27 +12,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
-from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.catalog import entries_of
-from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
+from nadi.client.tables.table import ABSENT
 from nadi.errors import ConditionFailedError, NadiError
+from nadi.kafka.group_records import GroupRecords, Offsets, StoredGroup, StoredMember
 from nadi.kafka.messages import ErrorCode, KafkaError
-from nadi.limits import (
-    KAFKA_FIRST_JOIN_S,
-    KAFKA_GROUP_MEMBERS,
-    KAFKA_GROUPS,
-    KAFKA_METADATA_BYTES,
-    KAFKA_SESSION_S,
-    TABLE_PAGE_MAX_ENTRIES,
-)
-from nadi.wire import commands as wire
-from nadi.wire.fields import WireTableEntry, WireTableKey
+from nadi.limits import KAFKA_FIRST_JOIN_S, KAFKA_GROUP_MEMBERS, KAFKA_GROUPS, KAFKA_SESSION_S
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
     "Empty",
@@ -41,36 +31,6 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
     "Stable",
     "Dead",
 )
-NO_OFFSET = -1
-_GROUPS, _COMMITS = b"group/", b"commit/"
-
-
-class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """A group's offset of a partition, as its consumer committed it."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str | None
-    committed_ms: int
-
-
-class StoredMember(msgspec.Struct, frozen=True, array_like=True):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    session_ms: int
-    rebalance_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes
-
-
-class StoredGroup(msgspec.Struct, frozen=True, array_like=True):
-    generation: int = 0
-    protocol_type: str = ""
-    protocol: str = ""
-    leader: str = ""
-    members: tuple[StoredMember, ...] = ()
 
 
 class Join(NamedTuple):
@@ -135,8 +95,8 @@ class _Group:
 class Groups:
     """The groups that this door coordinates."""
 
-    def __init__(self, stores: SegmentStores, scope: str, table: Table) -> None:
-        self._stores, self._scope, self._table = stores, scope, table
+    def __init__(self, records: GroupRecords) -> None:
+        self.records = records
         self._groups: dict[str, _Group] = {}
         self._loading: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +127,7 @@ class Groups:
         return self._joined(group, member)
 
     def _admitted(self, group: _Group, join: Join) -> _Member:
-        """Return the member as it is now, a new one if it has no id; KafkaError."""
+        """Add or update the member that asks to join, and return it; KafkaError."""
         known = group.members.get(join.member_id)
         static = group.static_member(join.instance_id) if join.instance_id else None
         if join.member_id and known is None and join.member_id not in group.invited:
@@ -301,7 +261,7 @@ class Groups:
             self._complete(group)
 
     def _complete(self, group: _Group) -> None:
-        """Form the next generation of those who have joined."""
+        """Form the next generation of the members that have joined."""
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
@@ -435,7 +395,7 @@ class Groups:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        offsets: Mapping[tuple[str, int], CommittedOffset],
+        offsets: Offsets,
     ) -> None:
         """Store a group's offsets; KafkaError. generation: -1 for a consumer that isn't a member."""
         if generation < 0 and not member_id:
@@ -453,24 +413,12 @@ class Groups:
         """Raise KafkaError unless the consumer is a member of the group's current generation."""
         await self._known(name, member_id, instance_id, generation)
 
-    async def committed(self, name: str) -> dict[tuple[str, int], CommittedOffset]:
-        """Return all committed offsets of a group, by topic and partition."""
-        offsets = {}
-        async for entry in entries_of(self._stores, self._scope, self._table, _commits_of(name)):
-            topic, _, partition = entry.key.decode().rpartition("\0")
-            offsets[topic, int(partition)] = msgspec.msgpack.decode(entry.value, type=CommittedOffset)
-        return offsets
-
-    async def delete_offsets(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
-        await self._remove_keys([commit_key(name, *partition) for partition in partitions])
-
     # --- administration -----------------------------------------------------------------------
 
     async def names(self) -> list[tuple[str, str, str]]:
         """Return name, protocol type and state of all groups of the scope."""
         groups = []
-        async for entry in entries_of(self._stores, self._scope, self._table, _GROUPS):
-            name, stored = entry.key.decode(errors="replace"), msgspec.msgpack.decode(entry.value, type=StoredGroup)
+        async for name, stored in self.records.all():
             known = self._groups.get(name)
             state = known.state if known is not None else STABLE if stored.members else EMPTY
             groups.append((name, stored.protocol_type, state))
@@ -509,11 +457,7 @@ class Groups:
             raise KafkaError(ErrorCode.group_id_not_found) from None
         if group.members:
             raise KafkaError(ErrorCode.non_empty_group)
-        commits = [
-            _commits_of(name) + entry.key
-            async for entry in entries_of(self._stores, self._scope, self._table, _commits_of(name))
-        ]
-        await self._remove_keys([*commits, _GROUPS + name.encode()])
+        await self.records.delete(name)
         self._drop(group)
 
     # --- storing ------------------------------------------------------------------------------
@@ -531,15 +475,14 @@ class Groups:
         return group
 
     async def _load(self, name: str) -> _Group:
-        stored = await self._table.get(_GROUPS + name.encode())
-        group = _Group(name, ABSENT if stored is None else stored.version)
+        stored, version = await self.records.read(name)
+        group = _Group(name, version)
         if stored is not None:
-            record = msgspec.msgpack.decode(stored.value, type=StoredGroup)
-            group.generation, group.protocol_type = record.generation, record.protocol_type
-            group.protocol, group.leader = record.protocol, record.leader
-            group.members = {member.member_id: _Member(member) for member in record.members}
+            group.generation, group.protocol_type = stored.generation, stored.protocol_type
+            group.protocol, group.leader = stored.protocol, stored.leader
+            group.members = {member.member_id: _Member(member) for member in stored.members}
             group.state = STABLE if group.members else EMPTY
-            group.formed = record.members
+            group.formed = stored.members
             for member in group.members.values():
                 self._touch(group, member)
         if len(self._groups) >= KAFKA_GROUPS:
@@ -550,20 +493,13 @@ class Groups:
         self._groups[name] = group
         return group
 
-    async def _store(self, group: _Group, offsets: Mapping[tuple[str, int], CommittedOffset] | None = None) -> None:
+    async def _store(self, group: _Group, offsets: Offsets | None = None) -> None:
         """Store the group and offsets in one step; KafkaError not_coordinator if another door has changed it."""
         async with group.storing:
-            entries = [
-                WireTableEntry(_GROUPS + group.name.encode(), group.version, msgspec.msgpack.encode(group.record()))
-            ]
-            for (topic, partition), committed in (offsets or {}).items():
-                if len((committed.metadata or "").encode()) > KAFKA_METADATA_BYTES:
-                    raise KafkaError(ErrorCode.offset_metadata_too_large)
-                value = msgspec.msgpack.encode(committed)
-                entries.append(WireTableEntry(commit_key(group.name, topic, partition), ANY_VERSION, value))
-            update = wire.UpdateTableEntries(0, self._table.segment, "", tuple(entries))
+            if self._groups.get(group.name) is not group:  # it was dropped while this waited
+                raise KafkaError(ErrorCode.not_coordinator)
             try:
-                group.version = (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=False)).versions[0]
+                group.version = await self.records.write(group.name, group.version, group.record(), offsets or {})
             except ConditionFailedError:
                 self._drop(group)
                 raise KafkaError(ErrorCode.not_coordinator) from None
@@ -592,16 +528,11 @@ class Groups:
         for member in list(group.members.values()):
             self._forget(group, member, ErrorCode.not_coordinator)
 
-    def keep_only(self, is_own: Any) -> None:
+    def keep_only(self, is_own: Callable[[str], bool]) -> None:
         """Drop the groups that other doors coordinate now."""
         for group in list(self._groups.values()):
             if not is_own(group.name):
                 self._drop(group)
-
-    async def _remove_keys(self, keys: list[bytes]) -> None:
-        for first in range(0, len(keys), TABLE_PAGE_MAX_ENTRIES):
-            batch = tuple(WireTableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
-            await self._stores.ask(wire.RemoveTableKeys(0, self._table.segment, "", batch), wire.TableKeysRemoved)
 
     async def close(self) -> None:
         for group in list(self._groups.values()):
@@ -629,11 +560,3 @@ def _elected(group: _Group) -> str:
         choice = next((name for name, _ in member.stored.protocols if name in common), "")
         votes[choice] = votes.get(choice, 0) + 1
     return max(votes, key=lambda name: votes[name])
-
-
-def _commits_of(group: str) -> bytes:
-    return _COMMITS + group.encode() + b"\0"
-
-
-def commit_key(group: str, topic: str, partition: int) -> bytes:
-    return _commits_of(group) + f"{topic}\0{partition}".encode()

@@ -7,7 +7,7 @@ the fields of the request's version, so handlers don't depend on versions. Times
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -32,8 +32,12 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
+from nadi.kafka.lengths import check_lengths
 
 Fields = dict[str, Any]
+NONE = -1  # a number that is missing
+LEADER_EPOCH = 0  # of each partition, because doors don't count them
+UNKNOWN_OPERATIONS = -(1 << 31)
 PRODUCE, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 18, 17, 36
 VERSIONS = {  # by API key: the oldest and the newest version that the door implements
     PRODUCE: (3, 11),
@@ -100,6 +104,21 @@ def code_of(error: NadiError) -> ErrorCode:
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.unknown_server_error)
 
 
+def coordinator_code(error: NadiError) -> ErrorCode:
+    """Return the error code of a coordinator's response."""
+    code = code_of(error)
+    return ErrorCode.coordinator_not_available if code == ErrorCode.leader_not_available else code
+
+
+async def code_of_call(call: Awaitable[None]) -> ErrorCode:
+    """Await a coordinator's call; return its error code."""
+    try:
+        await call
+    except NadiError as error:
+        return coordinator_code(error)
+    return ErrorCode.none
+
+
 class Request(NamedTuple):
     """A decoded request. body: kio's object of this version."""
 
@@ -118,6 +137,8 @@ def decoded(frame: bytes) -> Request:
     oldest, newest = VERSIONS.get(key, (0, -1))
     if not oldest <= version <= newest:
         raise UnsupportedVersionError(key, version, int.from_bytes(frame[4:8], "big", signed=True))
+    kind = load_request_schema(key, version)
+    check_lengths(kind, frame, check_lengths(kind.__header_schema__, frame, 0))
     try:
         read_header, read_body = _readers(key, version)
         header, size = read_header(frame, 0)
@@ -210,3 +231,7 @@ def _all_built(item: Any) -> Callable[[Any], Any]:
 
 def _milliseconds(value: int) -> timedelta:
     return timedelta(milliseconds=value)
+
+
+def ms_of(wait: timedelta) -> int:
+    return round(wait.total_seconds() * 1000)

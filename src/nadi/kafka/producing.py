@@ -57,7 +57,8 @@ class _WaitingBatches:
 class _PartitionWriter:
     """A producer's batches for one partition, stored in order, and as many at a time as are waiting.
 
-    transaction: that stores them, if any; their offsets aren't known before it is committed.
+    transaction: that stores them, if any. Their offsets are assigned when it is committed; the producer gets those that
+    they will have unless others write to the partition meanwhile.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class _PartitionWriter:
         self._last: int | None = None  # number of the last batch that is stored or waits
         self._waiting: deque[_WaitingBatches] = deque()
         self._size = 0
+        self._expected = 0  # offset of the transaction's next record
         self._task: asyncio.Task[None] | None = None
         self._admitting = asyncio.Lock()
 
@@ -107,6 +109,7 @@ class _PartitionWriter:
             segments = await self._topic.log.epoch(self._transaction.epoch)
             segment = next(segment for segment in segments if takes(segment, self._position))
             writer = TransactionWriter(shape, segment, self._transaction.transaction_id, self._id)
+            self._expected = await self._topic.log.end_offset(self._partition)
             self._last, self._writer = await writer.last_number(self._position), writer
             return
         if self._producer == NO_PRODUCER:
@@ -189,7 +192,7 @@ class _PartitionWriter:
     async def _offsets(self, stored: StoredEvents, batches: dict[int, Batch]) -> dict[int, int]:
         """Return the first offset of each batch that was stored, by its event number."""
         if self._transaction is not None:
-            return {}
+            return {event.number: self._take(batches[event.number].count) for event in stored.events}
         log = await self._topic.log.log(stored.segment)
         written = [batches[event.number] for event in stored.events]
         if stored.end < 0:  # its reply was lost
@@ -197,8 +200,12 @@ class _PartitionWriter:
             return {event.number: log.recent_offset(batches[event.number]) for event in stored.events}
         return dict(zip((event.number for event in stored.events), await log.add(stored.end, written), strict=True))
 
+    def _take(self, count: int) -> int:
+        self._expected += count
+        return self._expected - count
+
     def _fail(self, waiting: Sequence[_WaitingBatches], error: NadiError) -> None:
-        """Fail requests; whether their batches are stored, the segments tell with the next one."""
+        """Fail requests. The next request asks the segments which batches are stored."""
         self.close()
         for each in waiting:
             if not each.offset.done():

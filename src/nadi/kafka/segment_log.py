@@ -68,7 +68,7 @@ class Chunk:
         self.size += HEADER_BYTES + len(placed.batch.data)
 
     def from_offset(self, partition: int, offset: int) -> list[PlacedBatch]:
-        """Return the partition's batches from the one that contains `offset`, or the next one."""
+        """Return the partition's batches that end after `offset`."""
         batches = self.batches.get(partition, [])
         return batches[bisect_right(batches, offset, key=attrgetter("end")) :]
 
@@ -145,7 +145,7 @@ class SegmentLog:
         self._tail = Chunk(row.position)
 
     async def _recorded_row(self, row: Row) -> Row:
-        """Store a row; return the one that another door stored before."""
+        """Store a row and return it, or the row that another door has stored there."""
         key = self._prefix + b"%016x" % row.position
         try:
             state = dict(zip(self.partitions, zip(row.offsets, row.times, strict=True), strict=True))
@@ -313,7 +313,7 @@ class SegmentLog:
     # --- reading ------------------------------------------------------------------------------
 
     async def batches_from(self, partition: int, offset: int) -> list[PlacedBatch]:
-        """Return some batches of the partition from the one with `offset`; empty if it has none in this segment."""
+        """Return some of the partition's batches that end after `offset`; empty if this segment has none."""
         at = self._index[partition]
         while offset < self._offsets[at]:
             if (found := self._tail.from_offset(partition, offset)) and offset >= found[0].offset:
@@ -435,7 +435,7 @@ class SegmentLog:
     def _unwatched(self, task: asyncio.Task[None]) -> None:
         self._watching = None
         if not task.cancelled() and task.exception() is not None:
-            self._notify()  # who waits meets the error itself
+            self._notify()  # waiting fetches meet the error themselves
 
     def close(self) -> None:
         if self._watching is not None:

@@ -7,7 +7,6 @@ for each other's acknowledgements; any other one starts once those before it are
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import signal
 import ssl
@@ -22,15 +21,15 @@ from nadi.client.aio import StreamManager
 from nadi.client.exports import ScalingPolicy
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
-from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
+from nadi.errors import NadiError, ProtocolError
+from nadi.kafka.access import Peer
 from nadi.kafka.doors import Doors
+from nadi.kafka.group_records import GroupRecords
 from nadi.kafka.groups import Groups
-from nadi.kafka.handlers import Handlers, Peer, api_versions
+from nadi.kafka.handlers import BEFORE_LOGIN, Handlers, api_versions
 from nadi.kafka.messages import (
     API_VERSIONS,
     PRODUCE,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
     ErrorCode,
     Fields,
     Request,
@@ -57,9 +56,6 @@ from nadi.limits import (
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
-_MECHANISMS = ("PLAIN",)
-
-
 _SCALING = ScalingPolicy.by_data_rate(8 * 1024)
 
 
@@ -132,8 +128,8 @@ class KafkaDoor:
         stores = stores_of(self._manager)
         host, port = options.advertised_host or options.host, options.advertised_port or listening
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._doors = Doors(stores, options.scope, host, port)
-        self._groups = Groups(stores, options.scope, self._topics.table)
+        self._groups = Groups(GroupRecords(stores, options.scope, self._topics.table))
+        self._doors = Doors(stores, options.scope, host, port, self._drop_groups)
         self._transactions = Transactions(
             stores,
             options.scope,
@@ -165,6 +161,9 @@ class KafkaDoor:
         await self._transactions.close()
         self._topics.close()
         self._producing.close()
+
+    def _drop_groups(self) -> None:
+        self._groups.keep_only(lambda name: self._doors.is_own("group", name))
 
     def _protocol(self, accepted: AcceptedConnection) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit=1 << 20)
@@ -201,7 +200,6 @@ class _Connection:
     ) -> None:
         self._door, self._accepted, self._reader, self._writer = door, accepted, reader, writer
         self._peer = Peer(accepted.address)
-        self._mechanism = ""
         self._answers: asyncio.Queue[_Answer] = asyncio.Queue(KAFKA_REQUESTS_AT_ONCE)
         self._received = door.budget.receiving.account()
         self._sending = door.budget.sending.account()
@@ -262,37 +260,11 @@ class _Connection:
 
     async def _begin(self, request: Request) -> Awaitable[Fields]:
         """Return the response's fields to await; what writes is queued at once."""
-        if request.key == API_VERSIONS:
-            return _versions()
-        if request.key == SASL_HANDSHAKE:
-            return self._handshake(request)
-        if request.key == SASL_AUTHENTICATE:
-            return self._authenticate(request)
-        if not self._is_known:
+        if not self._is_known and request.key not in BEFORE_LOGIN:
             raise ProtocolError(f"a request of API {request.key} before the login: use SASL PLAIN")
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)
-
-    async def _handshake(self, request: Request) -> Fields:
-        if self._door.gate is None:
-            return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
-        if request.body.mechanism not in _MECHANISMS:
-            return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": _MECHANISMS}
-        self._mechanism = request.body.mechanism
-        return {"mechanisms": _MECHANISMS}
-
-    async def _authenticate(self, request: Request) -> Fields:
-        if self._door.gate is None or not self._mechanism:
-            return {"error_code": ErrorCode.illegal_sasl_state, "error_message": "a handshake must come first"}
-        _, _, rest = bytes(request.body.auth_bytes).partition(b"\0")
-        user, _, password = rest.partition(b"\0")
-        authorization = "Basic " + base64.b64encode(user + b":" + password).decode()
-        try:
-            self._peer.caller = await self._door.gate.caller(authorization, f"{self._accepted.address}:0")
-        except NotAuthenticatedError as error:
-            return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": str(error), "auth_bytes": b""}
-        return {"auth_bytes": b""}
 
     # --- answering ----------------------------------------------------------------------------
 
@@ -321,10 +293,6 @@ class _Connection:
                 await self._writer.drain()
         finally:
             self._sending.give(len(frame))
-
-
-async def _versions() -> Fields:
-    return api_versions()
 
 
 async def _unsupported() -> Fields:

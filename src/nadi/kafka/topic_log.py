@@ -2,7 +2,7 @@
 
 Each partition has one position of the key space. Its records are in the segments that take this position, one after
 the other: splits and merges only add links to this chain. Positions don't depend on the number of partitions, so
-partitions can be added. They are beside the usual borders of segments, which belong to the segment below for writers.
+partitions can be added. They avoid the usual borders of segments, which belong to the lower segment for writers.
 
 >>> [round(position_of(partition), 5) for partition in range(5)]
 [0.5, 0.25, 0.75, 0.125, 0.625]
@@ -90,7 +90,7 @@ class TopicLog:
     # --- reading ------------------------------------------------------------------------------
 
     async def batches_from(self, partition: int, offset: int) -> list[PlacedBatch]:
-        """Return some of the partition's batches that are counted, from the one with `offset`."""
+        """Return some of the partition's counted batches that end after `offset`."""
         while True:
             chain = await self._chain(partition)
             log = next((log for log in chain if offset < log.end_offset(partition)), None)
@@ -141,7 +141,7 @@ class TopicLog:
             chain = await self._chain(partition)
             log = next((log for log in chain if log.segment.segment_id in positions), None)
             if log is None:
-                raise NotFoundError(f"the cut has no segment that takes partition {partition}, at {key}")
+                raise NotFoundError(f"no segment of the cut takes partition {partition}, at {key}")
             position = max(positions[log.segment.segment_id], 0)
             offsets[partition] = await log.offset_at(partition, position)
         return offsets

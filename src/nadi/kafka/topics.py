@@ -3,7 +3,7 @@
 `kafka.partitions=12` marks a topic; `kafka.id=…` is its identity, and `kafka.NAME=VALUE` a property that nadi only
 reports. `retention.ms` and `retention.bytes` become the stream's retention.
 
-Names of streams have no underscore, which names of topics often have:
+Names of topics often contain underscores, which names of streams can't:
 
 >>> stream_of("my_topic")
 'my-.-topic'

@@ -22,7 +22,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of, remove_all
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
 from nadi.errors import ConditionFailedError, NadiError, NotFoundError, TransactionFailedError
-from nadi.kafka.groups import CommittedOffset, commit_key
+from nadi.kafka.group_records import CommittedOffset, commit_key
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.topics import stream_of
 from nadi.limits import KAFKA_TRANSACTION_S, KAFKA_TRANSACTIONS_CHECKED_S, TXN_LEASE_MAX_MS

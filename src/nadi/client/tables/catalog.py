@@ -263,7 +263,7 @@ class Catalog(Generic[T]):
 
     async def delete_all(self, names: Iterable[str]) -> None:
         """Delete the records with these names, if they exist."""
-        await _remove(self._stores, self._table, [self.kind.key_of(name) for name in names])
+        await remove_keys(self._stores, self._table, [self.kind.key_of(name) for name in names])
 
     async def all(self) -> tuple[dict[str, T], list[Unreadable]]:
         """Return all records by name, sorted by name, and the unreadable ones."""
@@ -321,10 +321,10 @@ async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: by
 
 async def remove_all(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> None:
     """Delete the entries whose keys start with `prefix`."""
-    await _remove(stores, table, [prefix + entry.key async for entry in entries_of(stores, scope, table, prefix)])
+    await remove_keys(stores, table, [prefix + entry.key async for entry in entries_of(stores, scope, table, prefix)])
 
 
-async def _remove(stores: SegmentStores, table: Table, keys: Sequence[bytes]) -> None:
+async def remove_keys(stores: SegmentStores, table: Table, keys: Sequence[bytes]) -> None:
     for first in range(0, len(keys), TABLE_PAGE_MAX_ENTRIES):
         batch = tuple(WireTableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
         await stores.ask(wire.RemoveTableKeys(0, table.segment, "", batch), wire.TableKeysRemoved)

@@ -1,0 +1,352 @@
+"""Requests to coordinators: of consumer groups, of their offsets, and of transactions.
+
+Methods are named as in Kafka's protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from nadi.access.permissions import Permission
+from nadi.errors import NadiError
+from nadi.kafka.access import Access, Peer
+from nadi.kafka.doors import Doors
+from nadi.kafka.group_records import NO_OFFSET, CommittedOffset
+from nadi.kafka.groups import Groups, Join, MemberIdRequiredError
+from nadi.kafka.messages import (
+    NONE,
+    UNKNOWN_OPERATIONS,
+    ErrorCode,
+    Fields,
+    Request,
+    code_of_call,
+    coordinator_code,
+    ms_of,
+)
+from nadi.kafka.producing import Producing
+from nadi.kafka.topics import Topics
+from nadi.kafka.transactions import Transactions
+
+
+class CoordinatorRequests:
+    """A door's requests to it as a coordinator."""
+
+    def __init__(
+        self,
+        access: Access,
+        topics: Topics,
+        doors: Doors,
+        groups: Groups,
+        transactions: Transactions,
+        producing: Producing,
+    ) -> None:
+        self._access, self._topics, self._doors, self._groups = access, topics, doors, groups
+        self._transactions, self._producing = transactions, producing
+
+    # --- members of groups --------------------------------------------------------------------
+
+    async def join_group(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        session_ms = ms_of(body.session_timeout)
+        join = Join(
+            body.member_id,
+            getattr(body, "group_instance_id", None),
+            request.client,
+            peer.host,
+            session_ms,
+            ms_of(body.rebalance_timeout) if hasattr(body, "rebalance_timeout") else session_ms,
+            body.protocol_type,
+            tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
+            takes_id=request.version >= 4,
+        )
+        try:
+            self._access.check_group(peer, body.group_id)
+            return await self._groups.join(body.group_id, join)
+        except NadiError as error:
+            member = error.member_id if isinstance(error, MemberIdRequiredError) else body.member_id
+            empty = {
+                "generation_id": NONE,
+                "protocol_name": "" if request.version < 7 else None,
+                "leader": "",
+                "members": (),
+            }
+            return {"error_code": coordinator_code(error), "member_id": member, **empty}
+
+    async def sync_group(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        try:
+            self._access.check_group(peer, body.group_id)
+            return await self._groups.sync(
+                body.group_id,
+                body.member_id,
+                getattr(body, "group_instance_id", None),
+                body.generation_id,
+                (getattr(body, "protocol_type", None), getattr(body, "protocol_name", None)),
+                {each.member_id: each.assignment for each in body.assignments},
+            )
+        except NadiError as error:
+            return {"error_code": coordinator_code(error), "assignment": b""}
+
+    async def heartbeat(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        try:
+            self._access.check_group(peer, body.group_id)
+            instance_id = getattr(body, "group_instance_id", None)
+            await self._groups.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
+        except NadiError as error:
+            return {"error_code": coordinator_code(error)}
+        return {}
+
+    async def leave_group(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        leaving = [(body.member_id, None)] if hasattr(body, "member_id") else None
+        try:
+            self._access.check_group(peer, body.group_id)
+        except NadiError as error:
+            return {"error_code": coordinator_code(error)}
+        members = []
+        for member_id, instance_id in leaving or [(each.member_id, each.group_instance_id) for each in body.members]:
+            code = await code_of_call(self._groups.leave(body.group_id, member_id, instance_id))
+            members.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
+        return {"members": members, "error_code": members[0]["error_code"] if leaving else ErrorCode.none}
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def offset_commit(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        now_ms = time.time_ns() // 1_000_000
+        offsets, failed = {}, {}
+        for topic in body.topics:
+            for part in topic.partitions:
+                key = topic.name, part.partition_index
+                failed[key] = await code_of_call(self._check_committable(peer, *key))
+                if failed[key] == ErrorCode.none:
+                    epoch = getattr(part, "committed_leader_epoch", NONE)
+                    offsets[key] = CommittedOffset(part.committed_offset, epoch, part.committed_metadata, now_ms)
+        code = await code_of_call(self._commit(peer, body, offsets))
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": part.partition_index,
+                            "error_code": failed[topic.name, part.partition_index] or code,
+                        }
+                        for part in topic.partitions
+                    ],
+                }
+                for topic in body.topics
+            ]
+        }
+
+    async def _check_committable(self, peer: Peer, name: str, partition: int) -> None:
+        topic = await self._access.readable(peer, name)
+        topic.check_partition(partition)
+
+    async def _commit(self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]) -> None:
+        generation = getattr(body, "generation_id_or_member_epoch", getattr(body, "generation_id", NONE))
+        self._access.check_group(peer, body.group_id)
+        instance_id = getattr(body, "group_instance_id", None)
+        await self._groups.commit(body.group_id, body.member_id, instance_id, generation, offsets)
+
+    async def offset_fetch(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        if hasattr(body, "groups"):
+            return {
+                "groups": [
+                    await self._committed(peer, group.group_id, group.topics, is_stable=body.require_stable)
+                    for group in body.groups
+                ]
+            }
+        is_stable = getattr(body, "require_stable", False)
+        return await self._committed(peer, body.group_id, body.topics, is_stable=is_stable)
+
+    async def _committed(self, peer: Peer, name: str, asked: Iterable[Any] | None, *, is_stable: bool) -> Fields:
+        try:
+            self._access.check_group(peer, name)
+            committed = await self._groups.records.committed(name)
+            pending = await self._transactions.pending(name) if is_stable else set()
+        except NadiError as error:
+            code = coordinator_code(error)
+            missing = {
+                "committed_offset": NO_OFFSET,
+                "committed_leader_epoch": NONE,
+                "metadata": "",
+                "error_code": code,
+            }
+            topics = [
+                {
+                    "name": topic.name,
+                    "partitions": [{"partition_index": part, **missing} for part in topic.partition_indexes],
+                }
+                for topic in asked or ()
+            ]
+            return {"group_id": name, "topics": topics, "error_code": code}
+        wanted: dict[str, list[int]] = {}
+        if asked is None:
+            for topic_name, partition in committed:
+                wanted.setdefault(topic_name, []).append(partition)
+        else:
+            wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
+        none = CommittedOffset(NO_OFFSET, NONE, "", 0)
+        topics = [
+            {
+                "name": topic_name,
+                "partitions": [
+                    {
+                        "partition_index": partition,
+                        "committed_offset": (found := committed.get((topic_name, partition), none)).offset,
+                        "committed_leader_epoch": found.leader_epoch,
+                        "metadata": found.metadata,
+                        "error_code": ErrorCode.unstable_offset_commit
+                        if (topic_name, partition) in pending
+                        else ErrorCode.none,
+                    }
+                    for partition in partitions
+                ],
+            }
+            for topic_name, partitions in wanted.items()
+        ]
+        return {"group_id": name, "topics": topics}
+
+    async def offset_delete(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        partitions = [(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions]
+        try:
+            self._access.require_group(peer, body.group_id, Permission.READ_UPDATE)
+            self._access.check_group(peer, body.group_id)
+            await self._groups.records.delete_offsets(body.group_id, partitions)
+        except NadiError as error:
+            return {"error_code": coordinator_code(error), "topics": ()}
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [{"partition_index": part.partition_index} for part in topic.partitions],
+                }
+                for topic in body.topics
+            ]
+        }
+
+    # --- administration of groups -------------------------------------------------------------
+
+    async def describe_groups(self, peer: Peer, request: Request) -> Fields:
+        groups = []
+        for name in request.body.groups:
+            known: Fields = {"group_id": name, "authorized_operations": UNKNOWN_OPERATIONS}
+            try:
+                self._access.check_group(peer, name)
+                groups.append({**known, **await self._groups.describe(name)})
+            except NadiError as error:
+                groups.append({**known, "error_code": coordinator_code(error)})
+        return {"groups": groups}
+
+    async def list_groups(self, peer: Peer, request: Request) -> Fields:
+        states = {state.lower() for state in getattr(request.body, "states_filter", ())}
+        kinds = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
+        groups = []
+        for name, protocol_type, state in await self._groups.names():
+            is_own = self._doors.is_own("group", name) and (not states or state.lower() in states)
+            if is_own and (not kinds or "classic" in kinds) and self._access.may_see_group(peer, name):
+                listed = {
+                    "group_id": name,
+                    "protocol_type": protocol_type,
+                    "group_state": state,
+                    "group_type": "classic",
+                }
+                groups.append(listed)
+        return {"groups": groups}
+
+    async def delete_groups(self, peer: Peer, request: Request) -> Fields:
+        results = []
+        for name in request.body.groups_names:
+            code = await code_of_call(self._delete_group(peer, name))
+            results.append({"group_id": name, "error_code": code})
+        return {"results": results}
+
+    async def _delete_group(self, peer: Peer, name: str) -> None:
+        self._access.require_group(peer, name, Permission.READ_UPDATE)
+        self._access.check_group(peer, name)
+        await self._groups.delete(name)
+
+    # --- transactions -------------------------------------------------------------------------
+
+    async def add_partitions_to_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        topics = [(each.name, tuple(each.partitions)) for each in body.v3_and_below_topics]
+        code = await code_of_call(self._add_partitions_of(peer, body, topics))
+        results = [
+            {
+                "name": name,
+                "results_by_partition": [
+                    {"partition_index": partition, "partition_error_code": code} for partition in partitions
+                ],
+            }
+            for name, partitions in topics
+        ]
+        return {"results_by_topic_v3_and_below": results}
+
+    async def _add_partitions_of(self, peer: Peer, body: Any, topics: list[tuple[str, tuple[int, ...]]]) -> None:
+        name = body.v3_and_below_transactional_id
+        self._access.check_transaction(name)
+        for topic_name, partitions in topics:
+            self._access.require_topic(peer, topic_name, Permission.READ_UPDATE)
+            topic = await self._topics.get(topic_name)
+            for partition in partitions:
+                topic.check_partition(partition)
+        asked = [(topic_name, partition) for topic_name, partitions in topics for partition in partitions]
+        producer, epoch = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
+        await self._transactions.add_partitions(name, producer, epoch, asked)
+
+    async def add_offsets_to_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        self._access.check_transaction(body.transactional_id)
+        self._access.require_group(peer, body.group_id)
+        await self._transactions.add_group(body.transactional_id, body.producer_id, body.producer_epoch, body.group_id)
+        return {}
+
+    async def end_txn(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        self._access.check_transaction(body.transactional_id)
+        await self._transactions.end(
+            body.transactional_id, body.producer_id, body.producer_epoch, commits=body.committed
+        )
+        self._producing.end_transaction(body.producer_id)
+        return {}
+
+    async def txn_offset_commit(self, peer: Peer, request: Request) -> Fields:
+        body = request.body
+        now_ms = time.time_ns() // 1_000_000
+        offsets = {
+            (topic.name, part.partition_index): CommittedOffset(
+                part.committed_offset, getattr(part, "committed_leader_epoch", NONE), part.committed_metadata, now_ms
+            )
+            for topic in body.topics
+            for part in topic.partitions
+        }
+        code = await code_of_call(self._commit_in_transaction(peer, body, offsets))
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {"partition_index": part.partition_index, "error_code": code} for part in topic.partitions
+                    ],
+                }
+                for topic in body.topics
+            ]
+        }
+
+    async def _commit_in_transaction(
+        self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]
+    ) -> None:
+        self._access.check_group(peer, body.group_id)
+        member, generation = getattr(body, "member_id", ""), getattr(body, "generation_id", NONE)
+        if member or generation >= 0:
+            await self._groups.check_member(body.group_id, member, getattr(body, "group_instance_id", None), generation)
+        await self._transactions.commit_offsets(
+            body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, offsets
+        )

@@ -1,0 +1,142 @@
+"""Checks the lengths in a request before kio decodes it.
+
+kio 0.6.5 ends the process for some impossible lengths, so it gets only requests whose strings and arrays fit into
+their bytes. The fields' types are those of kio's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from nadi.errors import ProtocolError
+
+_Skip = Callable[[bytes, int], int]  # (request, position) -> position behind the value
+_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+
+
+def check_lengths(kind: type, request: bytes, position: int) -> int:
+    """Return the position behind a value of one of kio's classes; ProtocolError if it doesn't fit."""
+    return _skip_entity(kind)(request, position)
+
+
+@cache
+def _skip_entity(kind: Any) -> _Skip:
+    is_flexible = kind.__flexible__
+    steps, tagged = [], {}
+    for field in fields(kind):
+        is_legacy = not is_flexible or (field.name == "client_id" and kind.__name__ == "RequestHeader")
+        step = _skip_field(field.type, field.metadata.get("kafka_type", ""), is_flexible=not is_legacy)
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = step
+        else:
+            steps.append(step)
+
+    def skip(request: bytes, position: int) -> int:
+        for step in steps:
+            position = step(request, position)
+        return _skip_tagged(request, position, tagged) if is_flexible else position
+
+    return skip
+
+
+def _skip_tagged(request: bytes, position: int, tagged: dict[int, _Skip]) -> int:
+    count, position = _unsigned(request, position)
+    _check(request, position, count)
+    for _ in range(count):
+        tag, position = _unsigned(request, position)
+        size, position = _unsigned(request, position)
+        _check(request, position, size)
+        if (step := tagged.get(tag)) is not None and step(request, position) != position + size:
+            raise ProtocolError("a tagged field's length doesn't match its value")
+        position += size
+    return position
+
+
+def _skip_field(declared: Any, kafka_type: str, *, is_flexible: bool) -> _Skip:
+    kinds = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+    inner = next(kind for kind in kinds if kind is not type(None))
+    if get_origin(inner) is tuple:
+        item = get_args(inner)[0]
+        return _skip_array(_skip_field(item, kafka_type, is_flexible=is_flexible), is_flexible=is_flexible)
+    if is_dataclass(inner):
+        return _skip_entity(inner)
+    if (size := _SIZES.get(kafka_type)) is not None:
+        return _skip_fixed(size)
+    return _skip_sized(2 if kafka_type == "string" else 4, is_flexible=is_flexible)
+
+
+def _skip_fixed(size: int) -> _Skip:
+    def skip(request: bytes, position: int) -> int:
+        _check(request, position, size)
+        return position + size
+
+    return skip
+
+
+def _skip_sized(size_bytes: int, *, is_flexible: bool) -> _Skip:
+    def skip(request: bytes, position: int) -> int:
+        size, position = _length(request, position, size_bytes, is_flexible=is_flexible)
+        _check(request, position, size)
+        return position + size
+
+    return skip
+
+
+def _skip_array(item: _Skip, *, is_flexible: bool) -> _Skip:
+    def skip(request: bytes, position: int) -> int:
+        count, position = _length(request, position, 4, is_flexible=is_flexible)
+        _check(request, position, count)  # each item has a byte or more
+        for _ in range(count):
+            position = item(request, position)
+        return position
+
+    return skip
+
+
+def _length(request: bytes, position: int, size_bytes: int, *, is_flexible: bool) -> tuple[int, int]:
+    """Return a length, 0 for a null, and the position behind it."""
+    if is_flexible:
+        size, position = _unsigned(request, position)
+        return max(size - 1, 0), position
+    _check(request, position, size_bytes)
+    size = int.from_bytes(request[position : position + size_bytes], "big", signed=True)
+    if size < -1:
+        raise ProtocolError(f"a length of {size}")
+    return max(size, 0), position + size_bytes
+
+
+def _unsigned(request: bytes, position: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 35, 7):
+        _check(request, position, 1)
+        byte = request[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+    raise ProtocolError("a length of more than five bytes")
+
+
+def _check(request: bytes, position: int, size: int) -> None:
+    if position + size > len(request):
+        raise ProtocolError(f"a value of {size:,} bytes or items at byte {position:,} of {len(request):,}")
