@@ -44,6 +44,7 @@ from bench import (
 )
 from bench.cluster import million, model, moves, writes
 from bench.java import spread as java_spread
+from bench.kafka import door
 from bench.measure import Figure, LeftOutError
 
 console = Console(highlight=False)
@@ -85,6 +86,7 @@ BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run
     "cluster-model": model.model,
     "cluster-write": writes.writes,
     "diskless": diskless.diskless,
+    "kafka-door": door.door,
     "long": long.long,
     "search": searching.search,
     "search-plays": plays.plays,

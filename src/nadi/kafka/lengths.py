@@ -74,7 +74,7 @@ def _skip_tagged(request: bytes, position: int, tagged: dict[int, _Skip]) -> int
 
 def _skip_field(declared: Any, kafka_type: str, *, is_flexible: bool) -> _Skip:
     kinds = get_args(declared) if isinstance(declared, UnionType) else (declared,)
-    inner = next(kind for kind in kinds if kind is not type(None))
+    inner: Any = next(kind for kind in kinds if kind is not type(None))
     if get_origin(inner) is tuple:
         item = get_args(inner)[0]
         return _skip_array(_skip_field(item, kafka_type, is_flexible=is_flexible), is_flexible=is_flexible)

@@ -137,10 +137,9 @@ def decoded(frame: bytes) -> Request:
     oldest, newest = VERSIONS.get(key, (0, -1))
     if not oldest <= version <= newest:
         raise UnsupportedVersionError(key, version, int.from_bytes(frame[4:8], "big", signed=True))
-    kind = load_request_schema(key, version)
+    kind, read_header, read_body = _readers(key, version)
     check_lengths(kind, frame, check_lengths(kind.__header_schema__, frame, 0))
     try:
-        read_header, read_body = _readers(key, version)
         header, size = read_header(frame, 0)
         body, _ = read_body(frame, size)  # librdkafka sends some bytes too many, which Kafka ignores as well
     except Exception as error:  # kio documents no common base of the errors of its readers
@@ -169,9 +168,9 @@ def encoded(key: int, version: int, correlation: int, values: Mapping[str, Any])
 
 
 @cache
-def _readers(key: int, version: int) -> tuple[Any, Any]:
-    kind = load_request_schema(key, version)
-    return entity_reader(kind.__header_schema__), entity_reader(kind)
+def _readers(key: int, version: int) -> tuple[Any, Any, Any]:
+    kind: Any = load_request_schema(key, version)
+    return kind, entity_reader(kind.__header_schema__), entity_reader(kind)
 
 
 @cache
