@@ -7,7 +7,7 @@ their bytes. The fields' types are those of kio's classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -78,7 +78,7 @@ def _skip_field(declared: Any, kafka_type: str, *, is_flexible: bool) -> _Skip:
     if get_origin(inner) is tuple:
         item = get_args(inner)[0]
         return _skip_array(_skip_field(item, kafka_type, is_flexible=is_flexible), is_flexible=is_flexible)
-    if is_dataclass(inner):
+    if hasattr(inner, "__flexible__"):
         return _skip_entity(inner)
     if (size := _SIZES.get(kafka_type)) is not None:
         return _skip_fixed(size)
