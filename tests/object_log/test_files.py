@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nadi.durable_io import sync_folder
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.object_log import files as folders
 from nadi.object_log.failures import RefusedError
@@ -174,11 +175,13 @@ async def test_object_is_synced_before_it_is_named(
 
     monkeypatch.setattr(os, "fdatasync", noted("data", os.fdatasync))
     monkeypatch.setattr(os, "link", noted("link", os.link))
-    monkeypatch.setattr(folders, "sync_folder", noted("folder", folders.sync_folder))
+    monkeypatch.setattr("nadi.object_log.files.sync_folder", noted("folder", sync_folder))
     assert await engine.create("b", [b"12", b"3"])
     assert steps[:3] == ["data", "link", "folder"]
     assert not await engine.create("b", [b"another"])
-    assert await engine.get("b") == b"123"
+    body = await engine.get("b")
+    assert body is not None
+    assert bytes(body) == b"123"
     assert list((tmp_path / ".nadi" / "unfinished").iterdir()) == []
     await engine.close()
 

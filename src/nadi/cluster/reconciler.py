@@ -335,6 +335,7 @@ class Reconciler:
             await self._runtime.sleep(limits.CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
         async with self._closing:
+            await self._store.bring_up_to_date(number)  # again: each frame since then is an object to replay
             if self._parts.get(number) is not parts:  # claimed by another server meanwhile
                 return
             closing = self._runtime.monotonic()
