@@ -8,12 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nadi.durable_io import sync_folder
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.object_log import files as folders
 from nadi.object_log.failures import RefusedError
@@ -146,43 +145,15 @@ async def test_concurrent_counters_stay_correct_when_one_is_killed(tmp_path: Pat
 
 
 async def test_unfinished_files_are_removed_once_they_are_old(tmp_path: Path) -> None:
-    engine, registry = await open_files(tmp_path, REAL)
+    engine, _ = await open_files(tmp_path, REAL)
     folder = tmp_path / ".nadi" / "unfinished"
     new, old = folder / "new", folder / "old"
     for path in (new, old):
         path.write_bytes(b"half")
     an_hour_ago_s = new.stat().st_mtime - folders.UNFINISHED_S
     os.utime(old, (an_hour_ago_s - 60, an_hour_ago_s - 60))
-    await registry.put("a/b", b"x")
+    assert await engine.create("a/b", [b"x"])
     assert list(folder.iterdir()) == [new], "another process may still be writing the new file"
-    await engine.close()
-
-
-@pytest.mark.parametrize("has_nameless", [True, False])
-async def test_object_is_synced_before_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_nameless: bool
-) -> None:
-    monkeypatch.setattr(folders, "_has_nameless", lambda folder: has_nameless)
-    engine, _ = await open_files(tmp_path, REAL)
-    steps = list[str]()
-
-    def noted(step: str, work: Callable[..., None]) -> Callable[..., None]:
-        def note(*arguments: object, **named: object) -> None:
-            steps.append(step)
-            work(*arguments, **named)
-
-        return note
-
-    monkeypatch.setattr(os, "fdatasync", noted("data", os.fdatasync))
-    monkeypatch.setattr(os, "link", noted("link", os.link))
-    monkeypatch.setattr("nadi.object_log.files.sync_folder", noted("folder", sync_folder))
-    assert await engine.create("b", [b"12", b"3"])
-    assert steps[:3] == ["data", "link", "folder"]
-    assert not await engine.create("b", [b"another"])
-    body = await engine.get("b")
-    assert body is not None
-    assert bytes(body) == b"123"
-    assert list((tmp_path / ".nadi" / "unfinished").iterdir()) == []
     await engine.close()
 
 

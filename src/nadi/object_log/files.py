@@ -8,9 +8,9 @@
 
 Unfinished files of a killed process are removed by another process once they are old by the file system's clock.
 
-An object is written to a file without a name (on some file systems, an unfinished file), synced, and linked to its
-name, which is exclusive. A value is written to an unfinished file, synced, and renamed over the old one, under a lock,
-prefixed by its version: 32 unique digits. So a killed process leaves either the old or the new value.
+An object is written to a new file, synced, and linked to its name, which is exclusive. A value is written the same way
+and renamed over the old one, under a lock, prefixed by its version: 32 unique digits. So a killed process leaves either
+the old or the new value.
 """
 
 from __future__ import annotations
@@ -57,14 +57,13 @@ class Folder:
         self._processes = root / OURS / "processes"
         self._bound: dict[str, int] = {}  # locks of the values that end with this process
         self._durable: set[Path] = set()  # folders whose names are durable, up to the root's
-        self._is_made = self._is_swept = self._has_nameless = False
+        self._is_made = self._is_swept = False
         if not is_late:
             self._make()
 
     def _make(self) -> None:
         if not self._is_made:
             _make(self._unfinished)
-            self._has_nameless = _has_nameless(self._unfinished)
             _make(self._locks)
             self._is_made = True
 
@@ -139,7 +138,12 @@ class Folder:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
-                _write(file, parts)
+                offset = 0
+                for part in parts:
+                    data = memoryview(part).cast("B")
+                    write_all(file, data, offset)
+                    offset += len(data)
+                os.fdatasync(file)
             finally:
                 os.close(file)
             if not self._is_swept:
@@ -147,33 +151,6 @@ class Folder:
             yield path
         finally:
             path.unlink(missing_ok=True)
-
-    def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Store an object; return False if the name is taken."""
-        self._make()
-        if self._has_nameless:
-            with self._nameless(name) as file:
-                _write(file, parts)
-                return self._link(name, f"/proc/self/fd/{file}", file)  # linkat() follows that symlink
-        with self.written(parts) as path:
-            return self._link(name, path)
-
-    def _link(self, name: str, file: Path | str, folder: int | None = None) -> bool:
-        try:
-            self.give_name(name, partial(os.link, file, src_dir_fd=folder))
-        except FileExistsError:
-            return False
-        return True
-
-    @contextlib.contextmanager
-    def _nameless(self, name: str) -> Iterator[int]:
-        folder = (self.root / name).parent
-        _make(folder)
-        file = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        try:
-            yield file
-        finally:
-            os.close(file)
 
     def give_name(self, name: str, give: Callable[[Path], object]) -> None:
         """Name a file durably by `give`, creating the folders that lead to it. FileExistsError from `give`: the
@@ -262,8 +239,16 @@ class FileEngine(_AsyncFolder):
         self._registry = registry
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        def create() -> bool:
+            with self._folder.written(parts) as file:
+                try:
+                    self._folder.give_name(name, partial(os.link, file))
+                except FileExistsError:
+                    return False
+                return True
+
         check_name(name)
-        return await self._in_thread(f"store {name}", self._folder.create, name, parts)
+        return await self._in_thread(f"store {name}", create)
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         check_name(name)
@@ -350,28 +335,6 @@ def _with_context(what: str, work: Callable[..., T], *arguments: object) -> T:
         if is_disk_full(error):
             raise StorageFullError(f"the folder of the store can't {what}: free space on its disk ({error})") from error
         raise UnavailableError(f"the folder of the store can't {what}: {error}") from error
-
-
-def _has_nameless(folder: Path) -> bool:
-    """Return whether files can be created in the folder without a name, and linked to one later."""
-    try:
-        file = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return False
-    try:
-        return Path(f"/proc/self/fd/{file}").exists()
-    finally:
-        os.close(file)
-
-
-def _write(file: int, parts: Sequence[Buffer]) -> None:
-    """Write a file of these bytes, durably."""
-    offset = 0
-    for part in parts:
-        data = memoryview(part).cast("B")
-        write_all(file, data, offset)
-        offset += len(data)
-    os.fdatasync(file)
 
 
 def _locks(lock: int, path: Path) -> bool:
