@@ -240,7 +240,7 @@ class Container:
 
     def give_up(self, owner: str) -> None:
         """Refuse waiting and new requests: the store at `owner` will have the container. `stop` it afterwards, which
-        waits for the frame in flight; its appends are acknowledged as usual."""
+        waits for the frame in flight; its appends are acknowledged as usual. The last changes are only in the log."""
         self._owner = owner
         if self.phase is ContainerPhase.RUNNING:
             self.phase = ContainerPhase.GIVEN_UP
@@ -498,7 +498,7 @@ class Container:
         if self._timer is not None:
             self._timer.cancel()
         await self.checkpoints.ended()
-        owned = self.parts.is_owned() and not self.is_lost
+        owned = self.parts.is_owned() and not self.is_lost and self._owner is None  # else the next owner has the log
         if owned and self._failure is None and self._pending_failure is None:
             self.checkpoints.start()
             await self.checkpoints.ended()
