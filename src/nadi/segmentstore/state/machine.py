@@ -91,6 +91,9 @@ class RecordCache:
     def known(self, segment: int) -> SegmentRecord | None:
         return self._by_id.get(segment)
 
+    def in_memory(self, name: str) -> SegmentRecord | None:
+        return self._by_name.get(name)
+
     def add(self, record: SegmentRecord) -> None:
         self._by_id[record.id] = self._by_name[record.name] = record
         self.mark(record)
