@@ -134,6 +134,7 @@ class RecordCache:
         """Handle a failed checkpoint that wrote nothing: its records are dirty again."""
         records, self._writing = self._writing, {}
         for record in records.values():
+            record.is_listed = None
             if self._by_id.get(record.id) is record:
                 self.dirty[record.id] = record
 
@@ -480,6 +481,7 @@ class StateMachine:
         checkpoint = StateCheckpoint(self.sequence, dict(self.record_cache.deleted))
         for record in self.record_cache.dirty.values():
             checkpoint.changes += record_changes(record)
+            record.is_listed = record.log_bytes > 0
             if record.overlay:
                 checkpoint.entries.append((record, dict(record.overlay)))
             if not record.times.is_stored or record.start_offset:
