@@ -267,7 +267,7 @@ def test_acknowledgements_received_in_any_pieces_are_in_order(seed: int) -> None
     frames = list(map(encode, sent))
     short = frames.index(next(frame for frame in frames if len(frame) == 56))
     frames[short] = frames[short][:7] + bytes([40]) + frames[short][8:-8]  # an older peer omits the offset
-    sent[short] = replace(sent[short], current_segment_write_offset=-1)  # type: ignore[call-arg]
+    sent[short] = replace(sent[short], current_segment_write_offset=-1)
     stream, decoder, came, position = b"".join(frames), Decoder(8_192), list[wire.Command](), 0
     while position < len(stream):
         piece = stream[position : position + chance.choice([1, 7, 100, 4_000])]
