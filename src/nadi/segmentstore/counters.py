@@ -324,16 +324,27 @@ class LoadMeter:
             self._times[2, row] = -np.inf
             self._samples.drop(segment)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further segments aren't measured."""
+        return len(self._names) > limits.LOAD_SEGMENTS
+
     def loads(
-        self, after: str = "", most: int | None = None, needs_keys: Callable[[SegmentLoad], bool] = lambda load: True
+        self,
+        after: str = "",
+        most: int | None = None,
+        needs_keys: Callable[[SegmentLoad], bool] = lambda load: True,
+        omits: Callable[[str], bool] = lambda segment: False,
     ) -> list[SegmentLoad]:
         """Return the loads of the first `most` segments whose names follow `after`, in order, except segments that
-        began less than half a second ago. needs_keys: whether a load, here still without keys, needs their sample."""
+        began less than half a second ago, and those that `omits` accepts. needs_keys: whether a load, here still
+        without keys, needs their sample."""
         now_s = self._clock()
         if now_s - self._folded_s >= _LEAST_S:
             self._fold(now_s)
         ages_s = (self._times[1] - self._times[0]).tolist()  # at the last fold
         rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
+        rows = (named for named in rows if not omits(named[0]))
         selected = sorted(rows) if most is None else heapq.nsmallest(most, rows)
         means = self._means[:, :, [row for _, row in selected]].transpose(2, 0, 1).tolist()
         loads = []
@@ -349,7 +360,7 @@ class LoadMeter:
             self._forget_others()
         parent = measured_as(segment)
         row = _UNMEASURED if parent is None else self._rows.get(parent)
-        if row is None and len(self._names) > limits.LOAD_SEGMENTS:
+        if row is None and self.is_full:
             self._refused += 1
             row = _UNMEASURED
         elif row is None:

@@ -22,10 +22,12 @@ from nadi.wire.commands import (
     Command,
     ConditionalAppend,
     ConditionalBlockEnd,
+    DataAppended,
     SegmentRead,
 )
 
 _FRAME = struct.Struct(">ii")
+_ACKNOWLEDGEMENT = struct.Struct(">ii16sqqqq")  # a DataAppended with all its fields
 _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
@@ -155,6 +157,21 @@ class Decoder:
             self._start = start
             self.frame_bytes = APPEND_BYTES + len(appends_found[-1].data)
         return appends_found
+
+    def acknowledgements(self) -> list[DataAppended]:
+        """Return and remove the next acknowledgements of appends, for the same reason as `appends`."""
+        view, start, size = self._view, self._start, _ACKNOWLEDGEMENT.size
+        found: list[DataAppended] = []
+        for kind, length, writer, number, before, request_id, end in _ACKNOWLEDGEMENT.iter_unpack(
+            view[start : self._end - (self._end - start) % size]
+        ):
+            if kind != DataAppended.code or length != size - _FRAME.size:
+                break
+            found.append(DataAppended(writer, number, before, request_id, end))
+        if found:
+            self._start = start + size * len(found)
+            self.frame_bytes = size
+        return found
 
     def buffer_updated(self, count: int) -> list[Command]:
         """Record `count` received bytes; return all complete commands."""

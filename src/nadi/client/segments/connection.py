@@ -16,7 +16,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -50,12 +50,22 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
 
+class AppendGroup(Protocol):
+    """The owner of several sessions, which handles their acknowledgements together."""
+
+    def acknowledged(self, acknowledged: list[tuple[Any, wire.DataAppended]]) -> None:
+        """Handle consecutive acknowledgements, in order; each comes with its session's `member`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppendSession:
-    """Callbacks of one writer on one segment: for its replies and for the loss of the connection."""
+    """Callbacks of one writer on one segment: for its replies and for the loss of the connection. group: gets the
+    acknowledgements instead, with `member`."""
 
     on_reply: Callable[[wire.Command], None]
     on_lost: Callable[[NadiError], None]
+    group: AppendGroup | None = None
+    member: Any = None
 
 
 class _PendingRequest(NamedTuple):
@@ -128,12 +138,19 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._quiet = 0
-        try:
-            commands = self._decoder.buffer_updated(nbytes)
-        except ProtocolError as error:
-            self.lose(UnavailableError(f"segment store {self.endpoint} broke the protocol: {error}"))
-            return
-        for command in commands:
+        decoder = self._decoder
+        decoder.filled(nbytes)
+        commands = decoder.commands()
+        while True:
+            if acknowledged := decoder.acknowledgements():
+                self._acknowledge(acknowledged)
+            try:
+                command = next(commands, None)
+            except ProtocolError as error:
+                self.lose(UnavailableError(f"segment store {self.endpoint} broke the protocol: {error}"))
+                return
+            if command is None:
+                return
             self._receive(command)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -206,6 +223,25 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             raise self._error
         assert self._outgoing is not None
         return self._outgoing
+
+    def _acknowledge(self, acknowledged: list[wire.DataAppended]) -> None:
+        """Handle consecutive acknowledgements; there may be one for each event."""
+        sessions = self._sessions
+        last: AppendGroup | None = None
+        of_group: list[tuple[Any, wire.DataAppended]] = []
+        for command in acknowledged:
+            session = sessions.get(command.request_id)
+            group = session.group if session is not None else None
+            if group is not last:
+                if last is not None:
+                    last.acknowledged(of_group)
+                last, of_group = group, []
+            if session is None or group is None:
+                self._receive(command)
+            else:
+                of_group.append((session.member, command))
+        if last is not None:
+            last.acknowledged(of_group)
 
     def _receive(self, command: wire.Command) -> None:
         request_id: int = getattr(command, "request_id", -1)
