@@ -360,7 +360,7 @@ async def serve(
                 gc.freeze()
                 gc.enable()
                 ready(server)
-                late = asyncio.create_task(server.import_late())
+            late = asyncio.create_task(server.import_late())
             taken = asyncio.create_task(server.store.taken_over.wait())
             await asyncio.wait([stop_task, taken], return_when=asyncio.FIRST_COMPLETED)
             taken.cancel()
