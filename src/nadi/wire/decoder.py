@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 import weakref
+from array import array
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from nadi.errors import ProtocolError
-from nadi.limits import MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
+from nadi.limits import KIB, MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire.append import AFTER_DATA, APPEND_BYTES, BEFORE_DATA
 from nadi.wire.codec import decode_payload
 from nadi.wire.commands import (
@@ -32,6 +33,7 @@ _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
 _LEAST_FREE_BYTES = 4096
+_ZEROED_BYTES = 64 * KIB
 _GROWTH = 4  # size of the next buffer relative to the last one
 
 
@@ -200,11 +202,15 @@ class Decoder:
         self._size = min(self._size * _GROWTH, self._most)
 
     def _buffer(self, size: int) -> memoryview:
-        """Allocate writable memory that, unlike a bytearray, isn't zeroed first."""
-        import numpy as np
+        """Allocate writable memory; much of it without zeroing it first, for which numpy is imported."""
+        memory: Any
+        if size <= _ZEROED_BYTES:
+            memory = array("B", bytes(size))
+        else:
+            import numpy as np
 
-        array = np.empty(size, np.uint8)
+            memory = np.empty(size, np.uint8)
         if self._held is not None:
             self._held.take(size)
-            weakref.finalize(array, self._held.give, size).atexit = False
-        return array.data
+            weakref.finalize(memory, self._held.give, size).atexit = False
+        return memoryview(memory)
