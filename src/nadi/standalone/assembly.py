@@ -198,7 +198,7 @@ class ServerAssembly:
         await asyncio.to_thread(importlib.import_module, "numpy")
         self._rest_due.set()
         if self._serving is not None:
-            await asyncio.wait([self._serving])
+            await self._serving
         gc.freeze()
 
     async def _listen_store(self) -> tuple[str, int]:
