@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -117,3 +118,17 @@ def test_spark_schema_is_determined_without_a_client() -> None:
         "assert source.schema() == 'offset long'"
     )
     assert loaded.isdisjoint(CLIENT - {"asyncio"} | SERVER)
+
+
+def test_server_is_ready_before_it_loads_numpy_and_its_rest_port(tmp_path: Path) -> None:
+    loaded = modules_after(
+        "import asyncio\n"
+        "from nadi.config import ServerConfig\n"
+        "from nadi.standalone.assembly import serve\n"
+        "from nadi.standalone.server import Server\n"
+        "stop = asyncio.Event()\n"
+        f"config = ServerConfig(data={str(tmp_path / 'data')!r}, port=0, store_port=0, rest_port=0)\n"
+        "asyncio.run(serve(Server(config), lambda server: stop.set(), stop))\n"
+    )
+    assert "nadi.standalone.server" in loaded
+    assert loaded.isdisjoint({"numpy", "starlette", "uvicorn", "nadi.web", "nadi.client"})

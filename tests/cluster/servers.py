@@ -14,6 +14,7 @@ from typing import Any, cast
 import grpc
 
 from nadi.access.authentication import Gate
+from nadi.access.listener import bound_sockets
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
@@ -27,6 +28,7 @@ from nadi.controller.grpc.server import rpc_server
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
+from nadi.limits import REST_SOCKET_BYTES
 from nadi.observe.health import HealthStatus, leaf
 from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER, container_of
 from nadi.segmentstore.recovery.storage import LocalStorage
@@ -107,8 +109,8 @@ class ServerOfCluster:
         await self.rpc.start()
         self.rpc_address = (HOST, port)
         self.uri = f"{'tcp' if tls is None else 'tls'}://{HOST}:{port}"
-        self.rest = RestServer(self.api, HOST, 0, context, self.proxy.rest(self.api).around)
-        await self.rest.start()
+        self.rest = RestServer(self.api, context, self.proxy.rest(self.api).around)
+        self.rest.start(await bound_sockets(HOST, 0, receive_bytes=REST_SOCKET_BYTES))
 
     @property
     def addresses(self) -> ActiveAddresses:

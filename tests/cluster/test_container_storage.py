@@ -120,22 +120,69 @@ async def test_store_closes_while_log_is_silent(
     assert isinstance(reply[0], UnavailableError)
 
 
-async def test_store_closes_while_last_snapshot_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.limits.SNAPSHOT_STOP_S", 0.5)
+async def create_segment(store: SegmentStore, number: int) -> str:
+    names = [name for name in map("s/t/{}".format, range(99)) if store.has(name)]
+    await store.exchange(wire.CreateSegment(1, names[number], 0, 0, ""))
+    return names[number]
+
+
+async def test_released_container_has_its_last_changes_in_the_log(tmp_path: Path) -> None:
+    """A snapshot would take long while the container has no owner."""
+    world = World(tmp_path)
+    one, two = world.store("a"), world.store("b")
+    await one.start()
+    await one.take(await world.parts("a"))
+    name = await create_segment(one, 0)
+    world.registry.opened = asyncio.Event()  # blocks all changes of records
+    async with asyncio.timeout(60.0):
+        await one.give_up(0)
+    world.registry.opened = None
+    assert (await world.records.read(0)).record.snapshot is None
+    await two.start()
+    await two.take(await world.parts("b"))
+    assert two.containers[0].state.find(name) is not None
+    await one.close()
+    await two.close()
+
+
+async def test_opening_after_a_fetch_reads_only_further_deltas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     store = world.store("a")
     await store.start()
     await store.take(await world.parts("a"))
-    name = next(name for name in map("s/t/{}".format, range(99)) if store.has(name))
-    await store.exchange(wire.CreateSegment(1, name, 0, 0, ""))
-    world.registry.opened = asyncio.Event()  # blocks all changes of records
-    leaving = asyncio.create_task(store.give_up(0))
-    await asyncio.sleep(0.3)
-    assert not leaving.done()
-    store.forsake()
-    async with asyncio.timeout(60.0):
-        await store.close()
-        await asyncio.gather(leaving, return_exceptions=True)
+    names = [await create_segment(store, 0)]
+    await store.bring_up_to_date(0)
+    parts = await world.parts("b")
+    await parts.fetch(await world.records.read(0))
+    names.append(await create_segment(store, 1))
+    await store.bring_up_to_date(0)
+    names.append(await create_segment(store, 2))  # only in the log
+    await store.give_up(0)
+    read, reads = world.chunks.read, list[str]()
+
+    async def noted(name: str, position: int, length: int) -> memoryview:
+        reads.append(name)
+        return await read(name, position, length)
+
+    monkeypatch.setattr(world.chunks, "read", noted)
+    parts.claimed = await world.records.read(0)
+    snapshot = parts.claimed.record.snapshot
+    assert snapshot is not None
+    opened = await parts.open()
+    assert reads == [delta.name for delta in snapshot.deltas]
+    assert all(opened.state.find(name) is not None for name in names)
+    await opened.close()
+    await store.close()
+
+
+async def test_unused_fetch_is_closed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts = await world.parts("b")
+    await parts.fetch(await world.records.read(0))
+    await parts.discard()
+    opened = await parts.open()
+    assert (await opened.log.append([b"frame"])).address.sequence == 1
+    await opened.close()
 
 
 def test_cache_is_locked_and_emptied_at_each_start(tmp_path: Path) -> None:

@@ -28,8 +28,16 @@ class Parts:
 
     def __init__(self, number: int, seen: VersionedRecord, server: Server) -> None:
         self.number, self.claimed, self.epoch, self._server = number, seen, 0, server
+        self._is_fetched = False
+
+    async def fetch(self, seen: VersionedRecord) -> None:
+        self._is_fetched = True
+        if self._server.fetch_fails:
+            raise UnavailableError("rate limit")
 
     async def prepare(self) -> None:
+        if self._is_fetched:
+            self._server.fetched.append(self.number)
         self.claimed = await self._server.records.claim(self.number, self._server.node.name, self.claimed)
         self.epoch = self.claimed.record.epoch
         await self._server.opens.wait()
@@ -62,6 +70,7 @@ class Server:
     def __init__(self, node: Node) -> None:
         self.node, self.store, self.opens = node, Store(), asyncio.Event()
         self.opens.set()
+        self.fetch_fails, self.fetched = False, list[int]()  # before they were opened
         self.records = ContainerRecords(node.registry, node.clock)
         self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
         self.reconciler = Reconciler(
@@ -189,3 +198,20 @@ async def test_container_lost_during_handover_is_released(
     await until_async(lambda: len(lost) > 1)
     await asyncio.sleep(10.0)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@simulated
+async def test_snapshots_are_fetched_before_a_handover(loop: SimulatedLoop, fails: bool) -> None:
+    servers = await three(loop, 1)
+    given = sorted(number for number, owner in servers["a"].owners().items() if owner == "a")
+    assert not any(server.fetched for server in servers.values())
+    for server in servers.values():
+        server.fetch_fails = fails
+
+    async def drained() -> None:
+        servers["a"].node.membership.drain()
+
+    servers["a"].node.process.start(drained())
+    await until_async(lambda: all(set(server.owners().values()) == {"b", "c"} for server in servers.values()))
+    assert sorted(servers["b"].fetched + servers["c"].fetched) == given

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
-from nadi.model.event import joined, whole_events
+from nadi.model.event import EventBlock, joined, whole_events
 from nadi.model.framing import HEADER_BYTES, event_header, event_headers, event_starts, frame_events
 
 mixed = st.lists(st.binary(max_size=40), max_size=60)
@@ -117,3 +117,11 @@ def test_headers_of_many_events_are_those_of_each(sizes: list[int], short: bool)
     sizes = [size % 4_100 for size in sizes] if short else sizes
     assert list(event_headers(sizes)) == [event_header(size) for size in sizes]
     assert [int.from_bytes(header, "big") for header in event_headers(sizes)] == sizes
+
+
+@pytest.mark.parametrize("sizes", [[100] * 1_000, [4_096, 5_000] * 100])
+def test_events_alike_or_long_become_bytes_without_arrow(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [number.to_bytes(2) * (size // 2) for number, size in enumerate(sizes)]
+    block, _ = whole_events(memoryview(frame_events(events)))
+    monkeypatch.setattr(EventBlock, "payloads", None)  # its import takes longer than reading 50 MB
+    assert block.events() == events

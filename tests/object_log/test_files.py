@@ -65,6 +65,24 @@ asyncio.run(main())
 """
 
 
+BOUND = """
+import asyncio, sys, time
+from pathlib import Path
+from nadi.object_log.files import open_files
+from nadi.runtime import REAL
+
+async def main():
+    engine, registry = await open_files(Path(sys.argv[1]), REAL)
+    for value in range(2):
+        await registry.put("servers/a", b"%d" % value, ends_with_process=True)
+    await registry.put("servers/b", b"stays")
+    print(0, flush=True)
+    time.sleep(600)
+
+asyncio.run(main())
+"""
+
+
 def start(folder: Path, argument: object, program: str = WRITER) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, str(folder), str(argument)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1)
@@ -151,6 +169,29 @@ async def test_lock_of_stopped_process_times_out(tmp_path: Path, monkeypatch: py
         assert entry is not None
         assert entry.value == b"1"
     assert await registry.compare_and_set("servers/a", b"2", version) is not None
+    await engine.close()
+
+
+async def test_bound_value_ends_with_its_process(tmp_path: Path) -> None:
+    """A stopped process still has its value: it may wake up."""
+    engine, registry = await open_files(tmp_path, REAL)
+    process = start(tmp_path, "", BOUND)
+    next(lines_of(process))
+    process.send_signal(signal.SIGSTOP)
+    assert set(await registry.list("servers")) == {"servers/a", "servers/b"}
+    entry = await registry.get("servers/a")
+    assert entry is not None
+    assert entry.value == b"1"
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert await registry.get("servers/a") is None
+    assert set(await registry.list("servers")) == {"servers/b"}
+    await registry.put("servers/a", b"another process's", ends_with_process=True)
+    assert set(await registry.list("servers")) == {"servers/a", "servers/b"}
+    await registry.delete("servers/a")
+    assert list((tmp_path / ".nadi" / "processes").iterdir()) == []
     await engine.close()
 
 

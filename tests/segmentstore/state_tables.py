@@ -6,13 +6,11 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.recovery import storage
-from nadi.segmentstore.recovery.snapshots import restored
+from nadi.segmentstore.recovery.snapshots import StateCopy, restored
 from nadi.segmentstore.recovery.storage import LocalStorage
 from nadi.segmentstore.state.commit import singles
 from nadi.segmentstore.state.metadata import ContainerMetadata
@@ -61,10 +59,8 @@ def snapshot_records(folder: Path, number: int = 0) -> Records:
     return asyncio.run(read())
 
 
-async def _as_it_was_left(
-    chunks: Any, number: int, snapshot: object, folder: Path
-) -> tuple[ContainerMetadata, list[str]]:
-    return ContainerMetadata(folder, number), []
+async def _as_it_was_left(copy: StateCopy, snapshot: object) -> ContainerMetadata:
+    return ContainerMetadata(copy._folder, copy._container)
 
 
 def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
@@ -82,7 +78,7 @@ def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
         await container.stop()
         return records
 
-    with mock.patch.object(storage, "restored", _as_it_was_left if from_state else restored):
+    with mock.patch.object(StateCopy, "take", _as_it_was_left if from_state else StateCopy.take):
         return [asyncio.run(recover(number)) for number in range(len(list(folder.glob("container-*"))))]
 
 

@@ -256,6 +256,33 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
     metadata.close()
 
 
+def test_a_segment_is_listed_as_logged_until_a_checkpoint_without_its_bytes(tmp_path: Path) -> None:
+    metadata = ContainerMetadata(tmp_path)
+    state = StateMachine(metadata, 0.0)
+    record = SegmentRecord(1, "s/t/0.#epoch.0", SegmentKind.STREAM, 0)
+    state.record_cache.add(record)
+
+    def logged(log_bytes: int, *, is_written: bool = True) -> tuple[bool, list[int]]:
+        """Return whether a checkpoint lists the segment, or removes it from the list, and the list afterwards."""
+        record.log_bytes = log_bytes
+        state.mark(record)
+        checkpoint = state.checkpoint()
+        if is_written:
+            metadata.commit(*checkpoint.to_commit())
+            state.checkpointed(checkpoint)
+        else:
+            state.not_written(checkpoint)
+        return any(table == "logged" for table, _, _ in checkpoint.changes), metadata.logged()
+
+    assert logged(10, is_written=False) == (True, [])
+    assert logged(20) == (True, [1])
+    assert logged(30) == (False, [1])
+    assert logged(0, is_written=False) == (True, [1])
+    assert logged(0) == (True, [])
+    assert logged(0) == (False, [])
+    metadata.close()
+
+
 # --- the list of damaged ranges: adjacent ones with one reason are merged, and none is lost --------------
 
 

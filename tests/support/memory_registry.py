@@ -81,7 +81,7 @@ class MemoryRegistry:
     async def get(self, name: str) -> VersionedValue | None:
         return await self._call("get", lambda: self._records.values.get(name))
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         return await self._call("put", lambda: self._records.set(name, value), changes=True)
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_RECEIVED_BYTES
@@ -254,6 +255,33 @@ def test_fast_path_returns_exactly_the_appends(seed: int) -> None:
             came.append(command)
             assert decoder.frame_bytes == len(encode(command))
     assert list(map(encode, came)) == list(map(encode, sent))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_acknowledgements_received_in_any_pieces_are_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+    sent: list[wire.Command] = [
+        wire.DataAppended(chance.randbytes(16), n, n - 1, 7, n << 40) if chance.random() < 0.8 else _other(chance)
+        for n in range(200)
+    ]
+    frames = list(map(encode, sent))
+    short = frames.index(next(frame for frame in frames if len(frame) == 56))
+    frames[short] = frames[short][:7] + bytes([40]) + frames[short][8:-8]  # an older peer omits the offset
+    sent[short] = replace(sent[short], current_segment_write_offset=-1)
+    stream, decoder, came, position = b"".join(frames), Decoder(8_192), list[wire.Command](), 0
+    while position < len(stream):
+        piece = stream[position : position + chance.choice([1, 7, 100, 4_000])]
+        position += len(piece)
+        fill(decoder, piece)
+        commands = decoder.commands()
+        while True:
+            came += decoder.acknowledgements()
+            command = next(commands, None)
+            if command is None:
+                break
+            came.append(command)
+    assert list(map(encode, came)) == list(map(encode, sent))
+    assert not decoder.pending_bytes
 
 
 def test_frames_left_by_the_fast_path_are_rejected() -> None:

@@ -31,9 +31,9 @@ _HANDSHAKE = 22  # type of the TLS record that contains a ClientHello
 _PAUSE_S = 0.1  # pause after the system ran out of resources
 
 
-async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+async def bound_sockets(host: str, port: int, *, shared: bool = False, receive_bytes: int = 0) -> list[socket.socket]:
     """Bind sockets at all addresses of `host`, for `listen`; raise OSError if one is unavailable. shared: allow other
-    processes to listen at the port, too."""
+    processes to listen at the port, too. receive_bytes: of a connection's buffer, if it isn't the system's default."""
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -45,6 +45,8 @@ async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[s
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if shared:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if receive_bytes:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)  # connections inherit it
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((address[0], port or bound[0].getsockname()[1], *address[2:]))
@@ -53,6 +55,11 @@ async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[s
             sock.close()
         raise
     return bound
+
+
+def uri_of(sockets: list[socket.socket], scheme: str) -> str:
+    host, port = sockets[0].getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def available_files(most: int) -> int:

@@ -198,7 +198,8 @@ class Membership:
         sent = self._runtime.boottime()
         has_entry = False
         with self._problems.about("setting this server's entry in the registry failed"):
-            await self._in_time(self._registry.put(FOLDER + self._me.id, encode(self._me)), self._pace.dead_s)
+            beat = self._registry.put(FOLDER + self._me.id, encode(self._me), ends_with_process=True)
+            await self._in_time(beat, self._pace.dead_s)
             has_entry = True
             if self._lease.extend(sent):
                 if self.term == 1:

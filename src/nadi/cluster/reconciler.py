@@ -3,8 +3,9 @@ claimed.
 
 Each second, more often while a dead server's containers are free, and whenever a server comes or goes, it reads the
 records that have changed and carries out `decisions`. A handover is announced first, so that the target and all servers
-that route clients there poll closely. The owner then brings its snapshot up to date, stops, and releases the container,
-and the target claims it at once. Several handovers are prepared concurrently; closing and opening go one by one.
+that route clients there poll closely. The owner then brings its snapshot up to date, which the target fetches, stops,
+and releases the container, and the target claims it at once. Several handovers are prepared concurrently; closing and
+opening go one by one.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Reconciler:
         self._storage_of, self._count, self._runtime = parts_of, count, runtime
         self._on_acquired, self._on_leaving, self._on_polled = on_acquired, on_leaving, on_polled
         self._parts: dict[int, ClusterStorage] = {}
+        self._announced: dict[int, ClusterStorage] = {}  # of containers announced to this server
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: dict[asyncio.Future[None], None] = {}
         self._takes = asyncio.Semaphore(limits.CLUSTER_TAKES_AT_ONCE)
@@ -97,6 +99,8 @@ class Reconciler:
             for move in under_way:
                 move.cancel()
             raise
+        for number in list(self._announced):
+            await self._announced.pop(number).discard()
 
     async def drained(self) -> None:
         """Wait, after `Membership.drain`, until this server has no containers, no other server accepts any, or the
@@ -115,6 +119,7 @@ class Reconciler:
         order = self._membership.view({}, self._count).order()[number]
         target = next((server for server in order if server != self.me), "")
         try:
+            await self._store.bring_up_to_date(number)
             await self._close(number, target)
         except NadiError as error:
             log.info("releasing container %d failed, another server takes it over later: %s", number, error)
@@ -191,6 +196,9 @@ class Reconciler:
                 self._move(decision.container, self._claim(decision))
             elif decision.container in self._parts:
                 self._move(decision.container, self._hand_over(decision))
+        for number in records:
+            if number not in self._moving and number not in self._parts:
+                await self._prepare(number, self._watch.seen[number].stored)
         for number, record in records.items():  # claimed, but opening failed
             is_mine = record.owner == self.me and not record.released
             if is_mine and number not in self._parts and number not in self._moving:
@@ -226,6 +234,23 @@ class Reconciler:
         self._membership.affirm(term)
         self._affirmed = term
 
+    async def _prepare(self, number: int, seen: VersionedRecord) -> None:
+        """Fetch the snapshot of a container that is announced to this server; discard it if another server gets it."""
+        parts = self._announced.get(number)
+        if seen.record.target != self.me:
+            if parts is not None:
+                await self._announced.pop(number).discard()
+        elif not seen.record.released and (parts is None or parts.claimed.record.snapshot != seen.record.snapshot):
+            parts = self._announced[number] = parts or self._storage_of(number, seen)
+            self._move(number, self._fetch(parts, seen))
+
+    async def _fetch(self, parts: ClusterStorage, seen: VersionedRecord) -> None:
+        async with self._takes:
+            try:
+                await parts.fetch(seen)
+            except (NadiError, OSError) as error:  # the opening tries again
+                log.info("container %d: its snapshot can't be fetched yet: %s", parts.number, error)
+
     def _move(self, number: int, move: Coroutine[None, None, None]) -> None:
         if self._stopping:
             move.close()
@@ -260,7 +285,8 @@ class Reconciler:
             if number in self._parts:
                 return
             started, term = self._runtime.monotonic(), self._membership.term
-            parts = self._storage_of(number, seen)
+            parts = self._announced.pop(number, None) or self._storage_of(number, seen)
+            parts.claimed = seen
             try:
                 await parts.prepare()
                 self._terms[number] = term
@@ -309,6 +335,7 @@ class Reconciler:
             await self._runtime.sleep(limits.CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
         async with self._closing:
+            await self._store.bring_up_to_date(number)  # again: each frame since then is an object to replay
             if self._parts.get(number) is not parts:  # claimed by another server meanwhile
                 return
             closing = self._runtime.monotonic()

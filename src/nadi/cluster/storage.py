@@ -63,6 +63,12 @@ class ClusterStorage(ContainerStorage):
     def is_owned(self) -> bool:
         return self._lost is None and (self._log is None or self._log.fenced is None)
 
+    async def fetch(self, seen: VersionedRecord) -> None:
+        """Restore the state of that record's snapshot ahead of `open`. Raises as `restored`. Call `discard` if it goes
+        unused."""
+        self.claimed = seen
+        await self._copy.follow(seen.record.snapshot)
+
     async def prepare(self) -> None:
         """Open the storage ahead of the next `open`, which returns it. Raises as `open`. Call `discard` if it goes
         unused."""
@@ -73,6 +79,7 @@ class ClusterStorage(ContainerStorage):
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             await prepared.close()
+        self._copy.close()
 
     async def open(self) -> OpenStorage:
         prepared, self._prepared = self._prepared, None

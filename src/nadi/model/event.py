@@ -1,7 +1,7 @@
 """Blocks of complete events from a range of a segment's bytes.
 
 An `EventBlock` knows each event's start and returns all payloads as one Arrow array, without a Python object per
-event, or as a list of bytes objects created by Arrow. `nadi.model.framing` defines the layout of one event.
+event, or as a list of bytes objects. `nadi.model.framing` defines the layout of one event.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FEW = 128  # up to this many payloads, slicing them one by one is faster than Arrow
+_LONG_BYTES = 4 * KIB  # as is slicing payloads of this average length
 _SMALL_BYTES = 64 * KIB  # up to this size, copying everything is faster than a view for each slice
 
 
@@ -54,11 +55,23 @@ class EventBlock:
     def events(self) -> list[bytes]:
         """Return all payloads as bytes objects; creating them together takes a fifth of the time."""
         if len(self.starts) > _FEW:
-            events: list[bytes] = self.payloads().to_pylist()
-            return events
+            alike = self._alike()
+            if alike is not None or self.size_bytes < _LONG_BYTES * len(self.starts):
+                events: list[bytes] = alike.tolist() if alike is not None else self.payloads().to_pylist()
+                return events
         data = bytes(self.data) if len(self.data) <= _SMALL_BYTES else self.data  # slicing bytes creates no views
         borders = pairwise([*self.starts.tolist(), len(data)])
         return [bytes(data[start + HEADER_BYTES : end]) for start, end in borders]
+
+    def _alike(self) -> np.ndarray[Any, Any] | None:
+        """Return the payloads as an array if all have the same length: it becomes a list three times as fast."""
+        import numpy as np
+
+        count = len(self.starts)
+        size, rest = divmod(self.size_bytes, count)
+        if rest or size <= HEADER_BYTES or (self.starts != np.arange(0, self.size_bytes, size)).any():
+            return None
+        return np.ndarray((count,), f"V{size - HEADER_BYTES}", self.data, HEADER_BYTES, (size,))
 
     def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the int64 offset in the segment of each event's header."""

@@ -78,8 +78,9 @@ class Registry(Protocol):
         None: refused, or this call's own earlier attempt was mistaken for another's: call `get` to find out.
         """
 
-    async def put(self, name: str, value: bytes) -> str:
-        """Set the value unconditionally and return its version: for names with a single writer."""
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
+        """Set the value unconditionally and return its version: for names with a single writer. ends_with_process: the
+        store may delete the value once this process has certainly ended."""
 
     async def list(self, folder: str) -> dict[str, str]:
         """Return the versions of all values in a folder and below it, by name, as `get` returns them. Recent changes

@@ -4,6 +4,7 @@
     servers/ab12                  values
     .nadi/unfinished/             files being written
     .nadi/locks/<number>          held while setting a value whose name hashes to the number
+    .nadi/processes/<name>        held by the process with which the value ends
 
 Unfinished files of a killed process are removed by another process once they are old by the file system's clock.
 
@@ -53,6 +54,8 @@ class Folder:
     def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
         self.root, self._runtime = root, runtime
         self._unfinished, self._locks = root / OURS / "unfinished", root / OURS / "locks"
+        self._processes = root / OURS / "processes"
+        self._bound: dict[str, int] = {}  # locks of the values that end with this process
         self._durable: set[Path] = set()  # folders whose names are durable, up to the root's
         self._is_made = self._is_swept = False
         if not is_late:
@@ -78,23 +81,54 @@ class Folder:
         """Lock out other changes of a value. UnavailableError: a process holds the lock, perhaps one stopped by
         SIGSTOP."""
         self._make()
-        path = self._locks / str(crc32(name.encode()) % _LOCKS)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self._locked(self._locks / str(crc32(name.encode()) % _LOCKS))
         try:
-            until = self._runtime.monotonic() + _LOCK_WAIT_S
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._runtime.rest(_LOCK_PAUSE_S)
-                if self._runtime.monotonic() >= until:
-                    raise UnavailableError(
-                        f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: check whether it is stopped"
-                    )
             yield
         finally:
             os.close(lock)  # releases the lock
+
+    def _locked(self, path: Path) -> int:
+        """Create a file if it's missing, and lock it. Raises as `setting`."""
+        until = self._runtime.monotonic() + _LOCK_WAIT_S
+        while True:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _locks(lock, path):
+                return lock
+            os.close(lock)
+            self._runtime.rest(_LOCK_PAUSE_S)
+            if self._runtime.monotonic() >= until:
+                raise UnavailableError(
+                    f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: check whether it is stopped"
+                )
+
+    def bind(self, name: str) -> None:
+        """Let a value end with this process. Call it within `setting`, before the value is named."""
+        if name not in self._bound:
+            _make(self._processes)
+            self._bound[name] = self._locked(self._lock_of(name))
+
+    def end(self, name: str) -> None:
+        """Remove a value if it was bound to a process that has ended."""
+        path = self._lock_of(name)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            if _locks(lock, path):
+                self.remove([name])
+                path.unlink()
+        finally:
+            os.close(lock)
+
+    def unbind(self, name: str) -> None:
+        """Release a removed value. Call it within `setting`."""
+        if (lock := self._bound.pop(name, None)) is not None:
+            self._lock_of(name).unlink(missing_ok=True)
+            os.close(lock)
+
+    def _lock_of(self, name: str) -> Path:
+        return self._processes / name.replace("/", "_")  # no name has "_"
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
@@ -239,31 +273,43 @@ class FileEngine(_AsyncFolder):
 class FileRegistry(_AsyncFolder):
     async def get(self, name: str) -> VersionedValue | None:
         check_name(name)
-        data = await self._in_thread(f"read {name}", _read, self._folder.root / name)
+        data = await self._in_thread(f"read {name}", self._read, name)
         return None if data is None else VersionedValue(data[_VERSION_BYTES:], _version_in(data))
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
         return await self._in_thread(f"set {name}", self._set, name, value, lambda current: current == version)
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         check_name(name)
-        stored = await self._in_thread(f"set {name}", self._set, name, value, lambda _: True)
+        stored = await self._in_thread(f"set {name}", self._set, name, value, lambda _: True, ends_with_process)
         assert stored is not None  # unconditional
         return stored
 
-    def _set(self, name: str, value: bytes, may: Callable[[str | None], bool]) -> str | None:
+    def _set(
+        self, name: str, value: bytes, may: Callable[[str | None], bool], ends_with_process: bool = False
+    ) -> str | None:
         version, path = self._runtime.unique(), self._folder.root / name
         with self._folder.written([version.encode(), value]) as file, self._folder.setting(name):
             if not may(_version(path)):
                 return None
+            if ends_with_process:
+                self._folder.bind(name)
             self._folder.give_name(name, partial(os.rename, file))
             return version
 
+    def _read(self, name: str) -> bytes | None:
+        self._folder.end(name)
+        return _read(self._folder.root / name)
+
     async def list(self, folder: str) -> dict[str, str]:
         def versions() -> dict[str, str]:
-            files = ((name, _version(path)) for name, path in self._folder.walk(folder))
-            return {name: version for name, version in files if version is not None}
+            found: dict[str, str] = {}
+            for name, path in self._folder.walk(folder):
+                self._folder.end(name)
+                if (version := _version(path)) is not None:
+                    found[name] = version
+            return found
 
         return await self._in_thread(f"list {folder}", versions)
 
@@ -271,6 +317,7 @@ class FileRegistry(_AsyncFolder):
         def delete() -> None:
             with self._folder.setting(name):
                 self._folder.remove([name])
+                self._folder.unbind(name)
 
         check_name(name)
         await self._in_thread(f"delete {name}", delete)
@@ -288,6 +335,15 @@ def _with_context(what: str, work: Callable[..., T], *arguments: object) -> T:
         if is_disk_full(error):
             raise StorageFullError(f"the folder of the store can't {what}: free space on its disk ({error})") from error
         raise UnavailableError(f"the folder of the store can't {what}: {error}") from error
+
+
+def _locks(lock: int, path: Path) -> bool:
+    """Lock an open file; return whether it is locked now, and still has that name."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path.stat().st_ino == os.fstat(lock).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _read(path: Path, position: int = 0, length: int | None = None) -> bytes | None:

@@ -151,7 +151,7 @@ class ObjectRegistry(_Objects):
         stored = await self._put(name, value, mode)
         return None if stored is None else _version(name, stored["e_tag"])
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         stored = await self._put(name, value, "overwrite")
         assert stored is not None  # unconditional
         return _version(name, stored["e_tag"])

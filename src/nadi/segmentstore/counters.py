@@ -17,14 +17,14 @@ ones have no load until a measured one has been idle for ten seconds.
 from __future__ import annotations
 
 import heapq
+import math
 from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-import numpy as np
 
 from nadi import limits
 from nadi.limits import LOAD_KEY_POSITIONS, LOAD_KEYS_SEGMENTS, LOAD_KEYS_WINDOW_S
@@ -34,6 +34,7 @@ from nadi.observe.metrics import Histogram
 from nadi.observe.traces import LINKS_MOST, Tracing, Value
 
 if TYPE_CHECKING:
+    import numpy as np
     from opentelemetry.trace import SpanContext
 
 QUICK_S = (*(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025), *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
@@ -191,9 +192,8 @@ _UNMEASURED = 0  # the row shared by everything that isn't measured
 _COMBINED_S = 2.0
 _COMBINED_POSITIONS = LOAD_KEY_POSITIONS // 2
 _OMITTED = KeySample((), ())
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
-_WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 
 @dataclass(slots=True)
@@ -214,6 +214,8 @@ class _Reports:
 
 def combined(parts: Iterable[tuple[array[float], float]]) -> tuple[Numbers, Numbers]:
     """Return the positions of all parts, and the weight of each position."""
+    import numpy as np
+
     positions, weights = zip(*[(np.array(part), np.full(len(part), weight)) for part, weight in parts], strict=True)
     return np.concatenate(positions), np.concatenate(weights)
 
@@ -270,9 +272,12 @@ def _forget(reports: deque[_Reports], now_s: float) -> None:
 def fewer(positions: Numbers, weights: Numbers, count: int) -> tuple[Numbers, Numbers]:
     """Return `count` positions of equal weight, at equal steps through the distribution of the given positions.
 
+    >>> import numpy as np
     >>> fewer(np.array([0.5, 0.25, 0.75]), np.array([2.0, 1.0, 1.0]), 4)
     (array([0.25, 0.5 , 0.5 , 0.75]), array([1., 1., 1., 1.]))
     """
+    import numpy as np
+
     order = np.argsort(positions, kind="stable")
     reached = np.cumsum(weights[order])
     step = reached[-1] / count
@@ -290,11 +295,23 @@ class LoadMeter:
         self._rows: dict[str, int] = {}  # by segment, including transactions and unmeasured segments
         self._events, self._bytes = [0], [0]  # counted since the last fold
         self._new_starts_s: list[float] = []  # start times of the newest rows, which the arrays don't have yet
-        self._means = np.zeros((2, len(WINDOWS_S), 1))  # events and bytes per second, by window and row
-        self._times = np.zeros((3, 1))  # per row: its start, its last fold, and its last fold with new counts
         self._folded_s = self._due_s = clock()
         self._refused = 0  # segments turned away since the last fold
         self._samples = KeySamples()
+
+    @cached_property
+    def _means(self) -> Numbers:
+        """Events and bytes per second, by window and row. A server imports numpy after its first second."""
+        import numpy as np
+
+        return np.zeros((2, len(WINDOWS_S), 1))
+
+    @cached_property
+    def _times(self) -> Numbers:
+        """Per row: its start, its last fold, and its last fold with new counts."""
+        import numpy as np
+
+        return np.zeros((3, 1))
 
     def count(self, appended: Iterable[tuple[str, int, int]], now_s: float) -> None:
         """Count durable appends: (segment, events, bytes) for each run."""
@@ -321,19 +338,30 @@ class LoadMeter:
             self._extend()
             self._names[row] = ""  # the next fold removes the row
             self._events[row] = self._bytes[row] = 0
-            self._times[2, row] = -np.inf
+            self._times[2, row] = -math.inf
             self._samples.drop(segment)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further segments aren't measured."""
+        return len(self._names) > limits.LOAD_SEGMENTS
+
     def loads(
-        self, after: str = "", most: int | None = None, needs_keys: Callable[[SegmentLoad], bool] = lambda load: True
+        self,
+        after: str = "",
+        most: int | None = None,
+        needs_keys: Callable[[SegmentLoad], bool] = lambda load: True,
+        omits: Callable[[str], bool] = lambda segment: False,
     ) -> list[SegmentLoad]:
         """Return the loads of the first `most` segments whose names follow `after`, in order, except segments that
-        began less than half a second ago. needs_keys: whether a load, here still without keys, needs their sample."""
+        began less than half a second ago, and those that `omits` accepts. needs_keys: whether a load, here still
+        without keys, needs their sample."""
         now_s = self._clock()
         if now_s - self._folded_s >= _LEAST_S:
             self._fold(now_s)
         ages_s = (self._times[1] - self._times[0]).tolist()  # at the last fold
         rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
+        rows = (named for named in rows if not omits(named[0]))
         selected = sorted(rows) if most is None else heapq.nsmallest(most, rows)
         means = self._means[:, :, [row for _, row in selected]].transpose(2, 0, 1).tolist()
         loads = []
@@ -349,7 +377,7 @@ class LoadMeter:
             self._forget_others()
         parent = measured_as(segment)
         row = _UNMEASURED if parent is None else self._rows.get(parent)
-        if row is None and len(self._names) > limits.LOAD_SEGMENTS:
+        if row is None and self.is_full:
             self._refused += 1
             row = _UNMEASURED
         elif row is None:
@@ -364,17 +392,22 @@ class LoadMeter:
 
     def _extend(self) -> None:
         if self._new_starts_s:
+            import numpy as np
+
             zeros = np.zeros((*self._means.shape[:2], len(self._new_starts_s)))
             self._means = np.concatenate([self._means, zeros], axis=2)
             self._times = np.concatenate([self._times, [self._new_starts_s] * 3], axis=1)
             self._new_starts_s = []
 
     def _fold(self, now_s: float) -> None:
-        late_s = self._folded_s + _LATE_S
+        late_s, self._folded_s, self._due_s = self._folded_s + _LATE_S, now_s, now_s + FOLD_S
+        if len(self._names) == 1:  # nothing is measured yet
+            return
+        import numpy as np
+
         if now_s > late_s:
             self._fold_at(late_s)
         self._fold_at(now_s)
-        self._folded_s, self._due_s = now_s, now_s + FOLD_S
         idle_s = now_s - self._times[2]
         kept: Mask = idle_s <= WINDOWS_S[-1]
         kept[_UNMEASURED] = True
@@ -397,6 +430,8 @@ class LoadMeter:
         """Fold each row's counts since its last fold, as if they had arrived evenly. Skip rows folded less than
         `_LEAST_S` ago, so that a new row's first rate covers more than a moment and a clock set back changes
         nothing."""
+        import numpy as np
+
         self._extend()
         self._events[_UNMEASURED] = self._bytes[_UNMEASURED] = 0
         began, folded, active = self._times
@@ -404,8 +439,9 @@ class LoadMeter:
         due = passed >= _LEAST_S
         if due.any():
             counted = np.array([self._events, self._bytes], np.float64)
+            windows = np.array(WINDOWS_S)[:, np.newaxis]
             ages_s = np.where(due, now_s - began, 1.0)
-            weight = np.expm1(-np.where(due, passed, 0.0) / _WINDOWS) / np.expm1(-ages_s / _WINDOWS)
+            weight = np.expm1(-np.where(due, passed, 0.0) / windows) / np.expm1(-ages_s / windows)
             self._means += weight * ((counted / np.where(due, passed, 1.0))[:, np.newaxis, :] - self._means)
             folded[due] = now_s
             active[due & (counted > 0).any(axis=0)] = now_s

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from nadi.backoff import Backoff
@@ -67,21 +69,27 @@ class Move(NamedTuple):
 
 def next_move(
     record: SegmentRecord,
-    moving: Collection[Extent],
+    moving: Mapping[Extent, tuple[int, Extent]],
     runs: BlobFiles | None,
     most_bytes: int,
     due_before: float,
     *,
     adopts: bool = True,
 ) -> Move | None:
-    """Return the segment's first consecutive extents that can be moved; at most `most_bytes` are copied. due_before:
-    files started earlier, by the monotonic clock, are closed, so that they can be moved; others wait until they are
-    full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied and verified, once nothing is
-    written to it."""
+    """Return the segment's first consecutive extents that can be moved; at most `most_bytes` are copied. moving:
+    extents in flight, thousands, each with the last of its move: the search continues there. due_before: files
+    started earlier, by the monotonic clock, are closed, so that they can be moved; others wait until they are full.
+    adopts: whether tier 2 takes a file as it is; otherwise its extents are copied and verified, once nothing is written
+    to it."""
     copied: list[Extent] = []
     size, index, extents = 0, 0, record.extents
     while index < len(extents):
         extent = extents[index]
+        if extent in moving:
+            if copied:
+                break
+            index = max(index + 1, bisect_left(extents, moving[extent][1].end, key=attrgetter("offset")))
+            continue
         file = runs.written(extent.run) if runs is not None and extent.run and not extent.position else None
         if file is not None:
             assert runs is not None
@@ -146,7 +154,7 @@ class StorageWriter:
         self._reader = reader
         self._at_once = at_once
         self._runtime = runtime
-        self._moving: dict[Extent, int] = {}  # the extents being moved, with their segments
+        self._moving: dict[Extent, tuple[int, Extent]] = {}  # being moved: its segment, and the last of its move
         self._task: asyncio.Task[None] | None = None
         self.turns = asyncio.Lock()  # held during a round; holding it elsewhere blocks the task
         self._planned_here: set[str] = set()
@@ -242,7 +250,7 @@ class StorageWriter:
             if urgent is None:
                 return False
             record, move = urgent
-            self._moving |= dict.fromkeys(move.extents, record.id)
+            self._moving |= dict.fromkeys(move.extents, (record.id, move.extents[-1]))
             try:
                 await self._store(record, move.extents, move.file)
             finally:
@@ -251,7 +259,7 @@ class StorageWriter:
             return True
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
-        moving = set(self._moving.values())
+        moving = {segment for segment, _ in self._moving.values()}
         most_bytes = min(CHUNK_MAX_BYTES, self._chunks.free_bytes())  # a nearly full disk still accepts small chunks
         runs = self._container.runs
         for record, due_before in self._due(everything):

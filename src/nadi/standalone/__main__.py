@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -60,6 +61,7 @@ async def _serve(config: ServerConfig, served: list[str]) -> None:
 def main() -> int:
     config = msgspec.convert(json.loads(sys.argv[1]), ServerConfig)
     served: list[str] = []
+    gc.disable()  # until `serve` is ready: it would look at the same modules again and again
     try:
         try:
             import nadi.limits  # noqa: F401 - raises if NADI_LIMITS is invalid, before any module reads a limit

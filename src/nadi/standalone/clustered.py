@@ -63,7 +63,10 @@ class ClusterServer(ServerAssembly):
     async def _assemble(self, parts: ShutdownSteps) -> None:
         await self._open_node(parts)
         proxy = self.node.proxy
-        await self._listen_rest(parts, proxy.rest)
+        await self._listen_rest(parts)
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serve_rest(proxy.rest)
         await self._listen_store()
         await self._listen_rpc(parts, self._config.port, proxy.add_to)
         if self._config.shared is not None:

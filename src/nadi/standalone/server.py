@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import grpc
 
     from nadi.access.fair_shares import Shares
+    from nadi.controller.rest.endpoint import Api
 
 
 class Server(ServerAssembly):
@@ -85,8 +86,7 @@ class Server(ServerAssembly):
 
         await self._listen_rpc(parts, config.port, add)
         parts.callback(self.controller.end_waits)  # before the gRPC port closes, which waits for the calls under way
-        for rest in self._rests:  # stop before the controller, which answers requests under way
-            parts.step("the REST port", rest.stop, STOP_PORT_S)
+        parts.step("the REST port", self._stop_rest, STOP_PORT_S)  # before the controller, for requests under way
         index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._own_ports(), index)
@@ -94,8 +94,11 @@ class Server(ServerAssembly):
         leaving = _Leaving(self.folder, self.store)
         parts.step("a migration's hold", leaving.stop, STOP_PORT_S)
         self._answering = self.controller
-        if self._api is not None:
-            self._api.controller, self._api.migration = self.controller, leaving
+
+        def use(api: Api) -> None:
+            api.controller, api.migration = self.controller, leaving
+
+        self._with_api(use)
 
     def _own_ports(self, token: str = "") -> ServerPorts:
         """Return this process's own address, whatever address clients are given."""

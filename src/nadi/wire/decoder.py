@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 import weakref
+from array import array
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from nadi.errors import ProtocolError
-from nadi.limits import MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
+from nadi.limits import KIB, MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire.append import AFTER_DATA, APPEND_BYTES, BEFORE_DATA
 from nadi.wire.codec import decode_payload
 from nadi.wire.commands import (
@@ -22,14 +23,17 @@ from nadi.wire.commands import (
     Command,
     ConditionalAppend,
     ConditionalBlockEnd,
+    DataAppended,
     SegmentRead,
 )
 
 _FRAME = struct.Struct(">ii")
+_ACKNOWLEDGEMENT = struct.Struct(">ii16sqqqq")  # a DataAppended with all its fields
 _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
 _LEAST_FREE_BYTES = 4096
+_ZEROED_BYTES = 64 * KIB
 _GROWTH = 4  # size of the next buffer relative to the last one
 
 
@@ -156,6 +160,21 @@ class Decoder:
             self.frame_bytes = APPEND_BYTES + len(appends_found[-1].data)
         return appends_found
 
+    def acknowledgements(self) -> list[DataAppended]:
+        """Return and remove the next acknowledgements of appends, for the same reason as `appends`."""
+        view, start, size = self._view, self._start, _ACKNOWLEDGEMENT.size
+        found: list[DataAppended] = []
+        for kind, length, writer, number, before, request_id, end in _ACKNOWLEDGEMENT.iter_unpack(
+            view[start : self._end - (self._end - start) % size]
+        ):
+            if kind != DataAppended.code or length != size - _FRAME.size:
+                break
+            found.append(DataAppended(writer, number, before, request_id, end))
+        if found:
+            self._start = start + size * len(found)
+            self.frame_bytes = size
+        return found
+
     def buffer_updated(self, count: int) -> list[Command]:
         """Record `count` received bytes; return all complete commands."""
         self._end += count
@@ -183,11 +202,15 @@ class Decoder:
         self._size = min(self._size * _GROWTH, self._most)
 
     def _buffer(self, size: int) -> memoryview:
-        """Allocate writable memory that, unlike a bytearray, isn't zeroed first."""
-        import numpy as np
+        """Allocate writable memory; much of it without zeroing it first, for which numpy is imported."""
+        memory: Any
+        if size <= _ZEROED_BYTES:
+            memory = array("B", bytes(size))
+        else:
+            import numpy as np
 
-        array = np.empty(size, np.uint8)
+            memory = np.empty(size, np.uint8)
         if self._held is not None:
             self._held.take(size)
-            weakref.finalize(array, self._held.give, size).atexit = False
-        return array.data
+            weakref.finalize(memory, self._held.give, size).atexit = False
+        return memoryview(memory)

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from nadi import limits
 from nadi.access.budget import Budget
+from nadi.access.listener import bound_sockets
 from nadi.config import ServerConfig
 from nadi.controller.rest import endpoint
 from nadi.controller.rest import server as rest_server
@@ -256,8 +257,8 @@ async def served(
     if app is not None:
         monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
     api = Api(lambda: leaf("nadi", HealthStatus.UP), None, controller, budget=budget or Budget())
-    made = RestServer(api, "127.0.0.1", 0)
-    await made.start()
+    made = RestServer(api)
+    made.start(await bound_sockets("127.0.0.1", 0, receive_bytes=limits.REST_SOCKET_BYTES))
     try:
         yield made
     finally:
@@ -365,6 +366,9 @@ async def test_received_bodies_count_in_the_budget(tmp_path: Path, monkeypatch: 
 
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     async with server:
+        server._rest_due.set()
+        assert server._serving is not None
+        await server._serving
         assert server._api is not None
         budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)
         host, _, port = server.rest_uri.removeprefix("http://").rpartition(":")

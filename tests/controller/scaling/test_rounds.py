@@ -42,6 +42,7 @@ class LoadedStore(FakeStore):
         super().__init__()
         self.rates: dict[str, float] = {}
         self.keys: KeySample | None = SPREAD
+        self.is_complete = True
         self.asked = 0
 
     def answer(self, command: Command) -> Command:
@@ -51,7 +52,8 @@ class LoadedStore(FakeStore):
                 SegmentLoad(name, LONG_S, (rate,) * len(WINDOWS_S), (rate * 100,) * len(WINDOWS_S), self.keys)
                 for name, rate in sorted(self.rates.items())
             ]
-            return wire.SegmentLoads(command.request_id, command.segment, packed_loads(loads), True)
+            page = packed_loads(loads)
+            return wire.SegmentLoads(command.request_id, command.segment, page, True, self.is_complete)
         return super().answer(command)
 
 
@@ -120,14 +122,14 @@ async def test_streams_without_load_are_found_and_merged() -> None:
         assert (merge.kind, merge.rate) == ("merge", 0.0)
 
 
-async def test_unmeasured_segments_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.limits.LOAD_SEGMENTS", 2)
+async def test_unmeasured_segments_are_not_idle() -> None:
     async with elastic() as (controller, store, clock):
+        store.is_complete = False
         await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
         store.rates = {"home/other/0.#epoch.0": 5.0, "home/other/1.#epoch.0": 5.0}
         await rounds(controller, clock, 150)
         assert len(await ids(controller)) == 3
-        store.rates.popitem()
+        store.is_complete = True
         await rounds(controller, clock, 150)
         assert len(await ids(controller)) == 1
 

@@ -103,6 +103,26 @@ async def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await Segments(asked.exchange, REAL).loads("home/none/") == []
 
 
+async def test_elastic_loads_omit_segments_that_do_not_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Ahead()
+    names = sorted(f"home/meters/{number}.#epoch.0" for number in range(4))
+    async with open_store(tmp_path, containers=2, runtime=clock) as (store, peer):
+        segments = Segments(store.exchange, REAL)
+        for name in names:
+            await appended(peer, name, 1)
+        await peer.ask(wire.UpdateSegmentPolicy(3, names[1], 100, ScaleType.EVENTS_PER_SECOND, ""))
+        await peer.ask(wire.UpdateSegmentPolicy(4, names[2], 100, ScaleType.FIXED, ""))
+        clock.by_s += 1.0
+        loads, is_complete = await segments.elastic_loads()
+        assert ([load.segment for load in loads], is_complete) == (names[1:2], True)
+        assert [load.segment for load in await segments.loads()] == names
+        monkeypatch.setattr(limits, "LOAD_SEGMENTS", 1)
+        assert (await segments.elastic_loads())[1] is False, "a container may have more"
+        for container in store.containers:
+            monkeypatch.setattr(container.state.record_cache, "in_memory", lambda name: None)
+        assert [load.segment for load in (await segments.elastic_loads())[0]] == names
+
+
 async def test_a_transaction_counts_as_it_passes_and_its_merge_adds_nothing(tmp_path: Path) -> None:
     clock = Ahead()
     transaction = f"{S}#transaction.{1:032x}"

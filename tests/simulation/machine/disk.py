@@ -172,7 +172,7 @@ class _Registry:
         assert version == (None if there is None else str(crc32c(there))), "other writers are excluded"
         return await self.put(name, value)
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         await self._chunks.put(name, [value])
         return str(crc32c(value))
 

@@ -81,7 +81,7 @@ class SimulatedRegistry:
         stored = self._line.store.objects.get(name)
         return _epoch(value) > (_epoch(stored.value) if stored is not None else 0)
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         return await self._line.ask(f"put {name}", lambda: self._line.store.put(name, value))
 
     async def list(self, folder: str) -> dict[str, str]:

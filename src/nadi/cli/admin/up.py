@@ -6,6 +6,7 @@ starts. Each server prints its addresses and notifies systemd when it is ready a
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,7 @@ def up(
                 say(line)
             return
         _set_up_logs_and_traces(checked)
+    gc.disable()  # until `serve` is ready: it would look at the same modules again and again
     with _ending_on_errors(checked.log_format):
         _SERVE[checked.mode](checked)
     say("stopped")

@@ -198,7 +198,7 @@ class SegmentSource:
                 self._waiting_bytes += block.size_bytes
                 self._reached = block.offset + block.size_bytes
                 self._news()
-                while self._waiting_bytes >= self._most_bytes:
+                while self._waiting_bytes >= READ_REPLY_MAX_BYTES:  # more is in flight
                     self._capacity.clear()
                     await self._capacity.wait()
 

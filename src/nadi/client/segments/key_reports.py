@@ -67,7 +67,13 @@ class KeySampler:
         keys_of: returns the routing keys of some of these events, given their ascending indexes.
         """
         self._skip -= count
-        if self._skip < 0:
+        if (
+            self._skip == -1 and len(self._keys) < LOAD_REPORT_POSITIONS
+        ):  # the append's last event, and often its only one
+            self._keys += keys_of((count - 1,))
+            self._skip = int(self._chance() * (2 * self._stride - 1))
+            self._passed += 1 + self._skip
+        elif self._skip < 0:
             self._pick(count, keys_of)
         now_s = self._clock()
         return None if now_s < self._due_s else self._report(writer_id, now_s)

@@ -175,6 +175,8 @@ class Owner(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
+    def acknowledged(self, acknowledged: list[tuple[SegmentOutput, wire.DataAppended]]) -> None: ...
+
     def settled(self, batches: Sequence[EventBatch], error: NadiError | None = None) -> None: ...
 
     def on_sealed(self, sealed: SegmentOutput) -> None: ...
@@ -343,7 +345,7 @@ class SegmentOutput:
 
     async def _open(self, pause_s: float) -> None:
         stores, backoff = self._owner.stores, Backoff()
-        callbacks = AppendSession(self._on_reply, self._on_lost)
+        callbacks = AppendSession(self._on_reply, self._on_lost, self._owner, self)
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
@@ -374,7 +376,9 @@ class SegmentOutput:
             return
         if not isinstance(self.trouble, StorageFullError):
             self.trouble = None
-        self._acknowledge(session.last_event_number)
+        with self._owner.lock:
+            stored = self.stored(session.last_event_number)
+        self._owner.settled(stored)
         for batch in list(self.in_flight):
             self._window.sent(batch)
             self._send(session, batch)
@@ -397,8 +401,7 @@ class SegmentOutput:
         if self._session is None:
             return
         if isinstance(reply, wire.DataAppended):
-            self.trouble = None
-            self._acknowledge(reply.event_number, reply.current_segment_write_offset)
+            self._owner.acknowledged([(self, reply)])
             return
         error = error_of(reply)
         self._drop_session()
@@ -416,24 +419,25 @@ class SegmentOutput:
         else:
             self.fail(error or ProtocolError(f"unexpected reply to an append to {self.segment}: {str(reply)[:200]}"))
 
-    def _acknowledge(self, number: int, end: int = -1) -> None:
-        """Settle the batches up to event `number`. end: the segment offset after the last of them, -1 if unknown."""
-        done: list[EventBatch] = []
-        with self._owner.lock:
-            while self.in_flight and self.in_flight[0].number <= number:
-                done.append(self.in_flight.popleft())
-            if done:
-                done[-1].end = end
-                self.stored_to = end if end >= 0 else -done[-1].number
-                self.progress_at = time.monotonic()
-                self._window.acknowledged(done[-1], self.progress_at)
-                if traces.active is not None:
-                    stored(traces.active, self.segment, self._writer_id, done)
-            if self.has_pending:
-                self._owner.add_due(self)
-            else:
-                self._wakes, self.notice_at = True, 1
-        self._owner.settled(done)
+    def stored(self, number: int, end: int = -1) -> list[EventBatch]:
+        """Remove and return the batches up to event `number`, for the owner to settle; call with the lock held. end:
+        the segment offset after the last of them, -1 if unknown."""
+        in_flight, done = self.in_flight, list[EventBatch]()
+        while in_flight and in_flight[0].number <= number:
+            done.append(in_flight.popleft())
+        if done:
+            last = done[-1]
+            last.end = end
+            self.stored_to = end if end >= 0 else -last.number
+            self.progress_at = time.monotonic()
+            self._window.acknowledged(last, self.progress_at)
+            if traces.active is not None:
+                stored(traces.active, self.segment, self._writer_id, done)
+        if in_flight or self.waiting or self.current.entries:
+            self._owner.add_due(self)
+        else:
+            self._wakes, self.notice_at = True, 1
+        return done
 
     # --- ends -------------------------------------------------------------------------------
 

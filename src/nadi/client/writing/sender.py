@@ -56,6 +56,7 @@ from nadi.errors import (
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.framing import HEADER_BYTES, event_header
 from nadi.model.segments import SegmentRange, Successor, common_keys
+from nadi.wire import commands as wire
 
 
 @checked()
@@ -333,24 +334,42 @@ class EventSender:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
+    def acknowledged(self, acknowledged: list[tuple[SegmentOutput, wire.DataAppended]]) -> None:
+        """Settle the batches up to each acknowledged event; takes the lock once, as there may be one per event."""
+        batches: list[EventBatch] = []
+        with self.lock:
+            for output, reply in acknowledged:
+                output.trouble = None
+                batches += output.stored(reply.event_number, reply.current_segment_write_offset)
+            self._count_settled(batches)
+        self._settle(batches, None)
+
     def settled(self, batches: Sequence[EventBatch], error: NadiError | None = None) -> None:
         """Settle batches that are stored or have failed."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
         with self.lock:
-            for batch in batches:
-                self._pending -= batch.size
-                self._settled += batch.size
-                batch.entries = []  # an event-time step may keep the batch, but must not keep its events in memory
-        for batch in batches:
-            batch.ack.settle(error)
-        self._release_waiters()
+            self._count_settled(batches)
+        self._settle(batches, error)
 
     def on_sealed(self, output: SegmentOutput) -> None:
         """Hand the events of a sealed segment to its successors."""
         self.spawn(self._replace(output))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _count_settled(self, batches: Sequence[EventBatch]) -> None:
+        size = 0
+        for batch in batches:
+            size += batch.size
+            batch.entries = []  # an event-time step may keep the batch, but must not keep its events in memory
+        self._pending -= size
+        self._settled += size
+
+    def _settle(self, batches: Sequence[EventBatch], error: NadiError | None) -> None:
+        for batch in batches:
+            batch.ack.settle(error)
+        self._release_waiters()
 
     def _send_due(self) -> None:
         with self.lock:

@@ -187,4 +187,5 @@ def joined(command: wire.GetSegmentLoads, replies: Sequence[wire.SegmentLoads]) 
                 by_segment.setdefault(load.segment, load)
     loads = sorted(by_segment.values(), key=attrgetter("segment"))
     is_last = not ends and len(loads) <= LOAD_PAGE_SEGMENTS
-    return wire.SegmentLoads(command.request_id, command.segment, packed_loads(loads[:LOAD_PAGE_SEGMENTS]), is_last)
+    is_complete, first = all(reply.is_complete for reply in replies), packed_loads(loads[:LOAD_PAGE_SEGMENTS])
+    return wire.SegmentLoads(command.request_id, command.segment, first, is_last, is_complete)

@@ -34,7 +34,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from nadi import limits
-from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
+from nadi.access.listener import AcceptedConnection, Listener, available_files, uri_of
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import (
@@ -382,20 +382,13 @@ def _abort(protocol: asyncio.BaseProtocol) -> None:
 
 
 class RestServer:
-    """The REST server: `start` listens, `stop` answers requests in progress and closes; `uri` is its address. around:
-    wraps the application. shares_port: other processes may listen on the same port."""
+    """The REST server: `stop` answers requests in progress and closes; `uri` is its address. around: wraps the
+    application."""
 
     def __init__(
-        self,
-        api: Api,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext | None = None,
-        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
-        *,
-        shares_port: bool = False,
+        self, api: Api, tls: ssl.SSLContext | None = None, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
     ) -> None:
-        self._host, self._port, self._tls, self._shares_port = host, port, tls, shares_port
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._config = uvicorn.Config(
             _guarded(around(rest_app(api))),
@@ -422,16 +415,11 @@ class RestServer:
         )
         self.uri = ""
 
-    async def start(self) -> None:
-        """Listen; OSError if the port is unavailable."""
-        sockets = await bound_sockets(self._host, self._port, shared=self._shares_port)
-        for listening in sockets:  # connections inherit the listener's options
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
-        host, port = sockets[0].getsockname()[:2]
+    def start(self, sockets: list[socket.socket]) -> None:
+        """Serve connections to sockets of `bound_sockets`, with REST_SOCKET_BYTES."""
         self.listener.listen(sockets, self._tls)
         self._task = asyncio.create_task(self._uvicorn.main_loop(), name="rest")
-        scheme = "http" if self._tls is None else "https"
-        self.uri = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.uri = uri_of(sockets, "http" if self._tls is None else "https")
 
     @property
     def running(self) -> bool:

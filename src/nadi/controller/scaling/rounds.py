@@ -111,8 +111,7 @@ class ScalingRounds:
         began_s = clock.monotonic()
         if began_s < self._loads_due_s:
             return
-        measured = await self._flow.segments.loads()
-        all_measured = len(measured) < limits.LOAD_SEGMENTS  # a container's limit, beyond which it omits segments
+        measured, all_measured = await self._flow.segments.elastic_loads()
         loads = {
             name.key: segment_loads
             for name, segment_loads in by_stream(measured).items()

@@ -164,17 +164,25 @@ class Segments:
         """Return the loads of all stream segments measured in the last 20 minutes, by name, except those first measured
         in the last half second. Some may have been sealed or deleted meanwhile; a segment without load is absent. of: a
         name prefix to filter by, such as `home/meters/`."""
+        return (await self._loads(of, elastic=False))[0]
+
+    async def elastic_loads(self) -> tuple[list[SegmentLoad], bool]:
+        """Return `loads` without segments that are known not to scale, and whether all active segments are measured."""
+        return await self._loads("", elastic=True)
+
+    async def _loads(self, of: str, *, elastic: bool) -> tuple[list[SegmentLoad], bool]:
         loads: list[SegmentLoad] = []
-        is_last = False
+        is_last, is_complete = False, True
         while not is_last:
             after = loads[-1].segment if loads else of
-            command = wire.GetSegmentLoads(self.request_id(), LOAD_SEGMENT, "", after)
+            command = wire.GetSegmentLoads(self.request_id(), LOAD_SEGMENT, "", after, elastic)
             reply = await self.ask(command, wire.SegmentLoads)
             page = unpacked_loads(reply.loads)
             matching = [load for load in page if load.segment.startswith(of)]
             loads += matching
             is_last = reply.is_last or not page or len(matching) < len(page)
-        return loads
+            is_complete = is_complete and reply.is_complete
+        return loads, is_complete
 
     async def locate(self, name: str, offset: int) -> int:
         """Return the segment's first event boundary at or after an offset, among its retained bytes."""

@@ -114,7 +114,7 @@ class HdfsRegistry:
         await self._clean(name, new)
         return new
 
-    async def put(self, name: str, value: bytes) -> str:
+    async def put(self, name: str, value: bytes, *, ends_with_process: bool = False) -> str:
         for _ in range(HDFS_SET_TRIES):
             new = await self.compare_and_set(name, value, await self._newest(name))
             if new is not None:

@@ -240,7 +240,7 @@ class Container:
 
     def give_up(self, owner: str) -> None:
         """Refuse waiting and new requests: the store at `owner` will have the container. `stop` it afterwards, which
-        waits for the frame in flight; its appends are acknowledged as usual."""
+        waits for the frame in flight; its appends are acknowledged as usual. The last changes are only in the log."""
         self._owner = owner
         if self.phase is ContainerPhase.RUNNING:
             self.phase = ContainerPhase.GIVEN_UP
@@ -305,7 +305,11 @@ class Container:
         self.submit(QueuedCall(function, size_bytes, future), own=own)
         return await future
 
-    def needs_keys(self, load: SegmentLoad) -> bool:
+    def loads(self, after: str, most: int, *, elastic: bool) -> list[SegmentLoad]:
+        """Return loads as `LoadMeter.loads` does. elastic: omit segments that are known not to scale."""
+        return self.load.loads(after, most, self._needs_keys, self._is_fixed if elastic else lambda segment: False)
+
+    def _needs_keys(self, load: SegmentLoad) -> bool:
         """Return whether the segment's load is near its target, so that the segment may be split between its keys."""
         record = self.state.find(load.segment) if self._failure is None else None
         if record is None or not record.target_rate:
@@ -316,6 +320,11 @@ class Container:
             else load.events_per_s
         )
         return max(rates) >= record.target_rate * _NEAR
+
+    def _is_fixed(self, segment: str) -> bool:
+        """Return whether the segment is in memory and doesn't scale: reading others from disk would take too long."""
+        record = self.state.record_cache.in_memory(segment)
+        return record is not None and (record.scale_type == ScaleType.FIXED or not record.target_rate)
 
     def evict_idle(self) -> None:
         """Evict records of idle segments from memory; the caller must hold none."""
@@ -498,7 +507,7 @@ class Container:
         if self._timer is not None:
             self._timer.cancel()
         await self.checkpoints.ended()
-        owned = self.parts.is_owned() and not self.is_lost
+        owned = self.parts.is_owned() and not self.is_lost and self._owner is None  # else the next owner has the log
         if owned and self._failure is None and self._pending_failure is None:
             self.checkpoints.start()
             await self.checkpoints.ended()

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import numpy as np
-
 from nadi import limits
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError
 from nadi.limits import HOPS_A_COMMAND, HOPS_A_TURN
@@ -99,6 +97,8 @@ class Walks:
     async def _ends(self, block: memoryview) -> Numbers:
         """Return the ends of events at the start of the block, at least of the first one, even if incomplete, as far as
         one turn of the loop allows; ProtocolError if they aren't events."""
+        import numpy as np
+
         ends: list[Numbers] = []
 
         def work() -> int:
@@ -129,6 +129,8 @@ class SizesOfEvents:
         invalid."""
         if command.most <= 0 or command.checked < command.start:
             raise InvalidArgumentError("event sizes: most must be positive, and checked at least start")
+        import numpy as np
+
         async with self._places:
             search = _BoundarySearch(self._scheduler, read, command)
             try:
@@ -151,6 +153,8 @@ class _BoundarySearch:
         self.found: list[Numbers] = []
 
     async def walk(self) -> None:
+        import numpy as np
+
         limit = min(self._end, self.checked + limits.EVENT_SIZES_SCANNED_BYTES)
         event_end = self.reached
         if self.checked > self.reached:  # the first event is partly examined
@@ -184,6 +188,8 @@ class _BoundarySearch:
     async def _events(self, block: memoryview) -> int:
         """Add the complete events of a block that starts at `reached`; return the end of the next event, or `reached`
         if unknown."""
+        import numpy as np
+
         at = 0
         while self._left and at + HEADER_BYTES <= len(block):
             size = await self._some(block[at:])
@@ -199,6 +205,8 @@ class _BoundarySearch:
 
     async def _some(self, data: memoryview) -> int:
         """Add the complete events at the start of the data, in a turn of the loop; return their total size."""
+        import numpy as np
+
         sizes: list[int] = []
 
         def work() -> int:

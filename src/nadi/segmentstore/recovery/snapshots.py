@@ -166,22 +166,59 @@ async def restored(
     """Restore the state of a snapshot, or an empty state, in a folder whose old contents are deleted. Return it, and
     the problems of objects whose copies were used instead. SnapshotError: an object and its copy are missing or
     damaged. StorageFullError, UnavailableError, OSError: the folder can't be written, or tier 2 can't be read."""
-    in_thread, damaged = chunks.runtime.in_thread, list[str]()
-    await in_thread(shutil.rmtree, folder, True)
-    await in_thread(folder.mkdir, 0o700, True)
-    for_base, for_deltas = (snapshot.base, snapshot.deltas) if snapshot is not None else ((), ())
-    async for stored in _read(chunks, for_base, damaged):
-        await in_thread(_append, folder / STATE_FILE, stored)
-    metadata = await in_thread(ContainerMetadata, folder, container)
-    try:
-        async for stored in _read(chunks, for_deltas, damaged):
-            await in_thread(metadata.apply, unpack_changes(stored))
-        if snapshot is not None and metadata.state().sequence != snapshot.sequence:
-            raise SnapshotError(f"the snapshot of container {container} doesn't reflect frame {snapshot.sequence:,}")
-    except BaseException:
-        metadata.close()
-        raise
-    return metadata, damaged
+    copy = StateCopy(chunks, container, folder)
+    return await copy.take(snapshot), copy.damaged
+
+
+class StateCopy:
+    """A state that follows a container's snapshots, in a folder whose old contents are deleted. damaged: problems of
+    objects whose copies were used instead."""
+
+    def __init__(self, chunks: ChunkStore, container: int, folder: Path) -> None:
+        self.damaged: list[str] = []
+        self._chunks, self._container, self._folder = chunks, container, folder
+        self._metadata: ContainerMetadata | None = None
+        self._snapshot: SnapshotManifest | None = None
+
+    async def take(self, snapshot: SnapshotManifest | None) -> ContainerMetadata:
+        """Follow a snapshot, and leave the state to the caller. Raises as `restored`."""
+        metadata = await self.follow(snapshot)
+        self._metadata = self._snapshot = None
+        return metadata
+
+    async def follow(self, snapshot: SnapshotManifest | None) -> ContainerMetadata:
+        """Restore the state of a snapshot: after an earlier one of the same base, read only the deltas since. Raises as
+        `restored`; nothing stays open then."""
+        in_thread = self._chunks.runtime.in_thread
+        former = self._snapshot
+        base, deltas = (snapshot.base, snapshot.deltas) if snapshot is not None else ((), ())
+        try:
+            if former is not None and (former.base, former.deltas) == (base, deltas[: len(former.deltas)]):
+                deltas = deltas[len(former.deltas) :]
+            else:
+                self.close()
+                self.damaged.clear()
+                await in_thread(shutil.rmtree, self._folder, True)
+                await in_thread(self._folder.mkdir, 0o700, True)
+                async for stored in _read(self._chunks, base, self.damaged):
+                    await in_thread(_append, self._folder / STATE_FILE, stored)
+            if self._metadata is None:
+                self._metadata = await in_thread(ContainerMetadata, self._folder, self._container)
+            async for stored in _read(self._chunks, deltas, self.damaged):
+                await in_thread(self._metadata.apply, unpack_changes(stored))
+            if snapshot is not None and self._metadata.state().sequence != snapshot.sequence:
+                problem = f"the snapshot of container {self._container} doesn't reflect frame {snapshot.sequence:,}"
+                raise SnapshotError(problem)
+            self._snapshot = snapshot
+        except BaseException:
+            self.close()
+            raise
+        return self._metadata
+
+    def close(self) -> None:
+        metadata, self._metadata, self._snapshot = self._metadata, None, None
+        if metadata is not None:
+            metadata.close()
 
 
 async def _read(chunks: ChunkStore, parts: Sequence[SnapshotPart], damaged: list[str]) -> AsyncIterator[bytes]:

@@ -18,7 +18,7 @@ from nadi.limits import MIB
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery.snapshots import SnapshotError, folder_of, restored
+from nadi.segmentstore.recovery.snapshots import SnapshotError, StateCopy, folder_of
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
@@ -76,6 +76,7 @@ class ContainerStorage:
         self._damaged_record = ""  # damage of one of two records: the log is retained until both are rewritten
         self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
+        self._copy = StateCopy(chunks, number, folder / STATE)  # for the next opening
 
     def is_owned(self) -> bool:
         """Return whether this server still owns it; if not, it must not be reopened."""
@@ -90,9 +91,9 @@ class ContainerStorage:
         log = await self._open_log(record)
         metadata: ContainerMetadata | None = None
         try:
-            metadata, damaged = await restored(self._chunks, self.number, record.snapshot, self._folder / STATE)
+            metadata = await self._copy.take(record.snapshot)
             state = await recovered(metadata, log, self._runtime)
-            await self.snapshots.open(record.snapshot, [*damaged, *filter(None, [self._damaged_record])])
+            await self.snapshots.open(record.snapshot, [*self._copy.damaged, *filter(None, [self._damaged_record])])
             return await self._opened(OpenStorage(metadata, log, state))
         except BaseException as error:
             await log.close()

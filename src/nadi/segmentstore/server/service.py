@@ -224,9 +224,9 @@ class SegmentService:
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
         if command.segment != LOAD_SEGMENT:
             raise errors.SegmentNotFoundError(command.segment)
-        pages = [
-            each.load.loads(command.after, LOAD_PAGE_SEGMENTS + 1, each.needs_keys) for each in self._registry.all()
-        ]
+        containers = self._registry.all()
+        pages = [each.loads(command.after, LOAD_PAGE_SEGMENTS + 1, elastic=command.elastic) for each in containers]
         loads = sorted(chain.from_iterable(pages), key=attrgetter("segment"))
         page = packed_loads(loads[:LOAD_PAGE_SEGMENTS])
-        return wire.SegmentLoads(command.request_id, command.segment, page, len(loads) <= LOAD_PAGE_SEGMENTS)
+        is_last, is_complete = len(loads) <= LOAD_PAGE_SEGMENTS, not any(each.load.is_full for each in containers)
+        return wire.SegmentLoads(command.request_id, command.segment, page, is_last, is_complete)

@@ -91,6 +91,9 @@ class RecordCache:
     def known(self, segment: int) -> SegmentRecord | None:
         return self._by_id.get(segment)
 
+    def in_memory(self, name: str) -> SegmentRecord | None:
+        return self._by_name.get(name)
+
     def add(self, record: SegmentRecord) -> None:
         self._by_id[record.id] = self._by_name[record.name] = record
         self.mark(record)
@@ -131,6 +134,7 @@ class RecordCache:
         """Handle a failed checkpoint that wrote nothing: its records are dirty again."""
         records, self._writing = self._writing, {}
         for record in records.values():
+            record.is_listed = None
             if self._by_id.get(record.id) is record:
                 self.dirty[record.id] = record
 
@@ -477,6 +481,7 @@ class StateMachine:
         checkpoint = StateCheckpoint(self.sequence, dict(self.record_cache.deleted))
         for record in self.record_cache.dirty.values():
             checkpoint.changes += record_changes(record)
+            record.is_listed = record.log_bytes > 0
             if record.overlay:
                 checkpoint.entries.append((record, dict(record.overlay)))
             if not record.times.is_stored or record.start_offset:

@@ -190,6 +190,7 @@ class SegmentRecord:
     deleted: bool = False
     exists: bool = False  # durably
     is_stored: bool = False  # by a checkpoint
+    is_listed: bool | None = None  # by the last checkpoint, as one with bytes in the log; None if unknown
     scale_type: int = 0
     target_rate: int = 0
     rollover_bytes: int = 0

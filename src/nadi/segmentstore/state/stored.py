@@ -108,10 +108,9 @@ def state_change(state: ContainerState) -> Change:
 def record_changes(record: SegmentRecord) -> list[Change]:
     """Return the changes of the record and its attributes; the caller clears its marks."""
     prefix = ID.pack(record.id)
-    changes: list[Change] = [
-        ("segments", prefix, _encode(_fields_of(record))),  # a tuple is encoded as a StoredSegment
-        ("logged", prefix, b"" if record.log_bytes else None),
-    ]
+    changes: list[Change] = [("segments", prefix, _encode(_fields_of(record)))]  # a tuple is encoded as a StoredSegment
+    if record.is_listed is not bool(record.log_bytes):
+        changes.append(("logged", prefix, b"" if record.log_bytes else None))
     if not record.is_stored:
         changes.append(("names", bounded_key(record.name.encode()), prefix))
     for attribute in sorted(record.changed_attributes):  # so that equal states are stored equally
@@ -143,6 +142,7 @@ def decode_record(
         record.extents.append(extent)
         if frame is not None:
             record.log_bytes += length
+    record.is_listed = record.log_bytes > 0
     record.stored_length = max(stored.length, record.extents[-1].end if record.extents else 0)
     return record
 

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
 from crc32c import crc32c
 from obstore.store import LocalStore
 
@@ -69,6 +68,8 @@ async def put_new(place: ChunkPlace, name: str, parts: Sequence[Buffer]) -> None
 
 def read_checked(path: Path, name: str, position: int, length: int, checksums: bytes) -> tuple[memoryview, list[int]]:
     """`ChunkStore.read_checked` for a file; blocking. Raises OSError."""
+    import numpy as np
+
     data = np.empty(length, np.uint8).data  # uninitialized memory
     damaged: list[int] = []
     read = 0

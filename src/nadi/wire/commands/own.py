@@ -68,19 +68,22 @@ class ReportKeys(Command, frozen=True):
 class GetSegmentLoads(WithToken, frozen=True):
     """Request for a page of a store's load measurements, of segments with names after `after`.
 
-    `segment` is `naming.LOAD_SEGMENT`.
+    `segment` is `naming.LOAD_SEGMENT`. elastic: omit segments that are known not to scale.
     """
 
     code = 10_007
     after: Str
+    elastic: Bool = False
 
 
 class SegmentLoads(OfSegment, frozen=True):
-    """A page of load measurements. loads: as in `wire.load_reports`, by segment. is_last: it is the last page."""
+    """A page of load measurements. loads: as in `wire.load_reports`, by segment. is_last: it is the last page.
+    is_complete: no container has more active segments than it measures."""
 
     code = 10_008
     loads: Blob
     is_last: Bool
+    is_complete: Bool = True
 
 
 class LocateChunks(OfSegment, frozen=True):
