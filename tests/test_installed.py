@@ -44,6 +44,7 @@ MISSING = {
     "BearerKeys(BearerSettings('https://id.example/keys', 'i', 'a'))",
     "functions": "import nadi.functions.handlers.target",
     "hdfs": "from nadi.object_log.hdfs.files import connect; connect(None)",
+    "kafka": "import nadi.kafka.server",
     "lake": "from nadi.lake.table.catalogs import open_catalog; open_catalog({})",
     "nats": "import asyncio; from nadi.object_log.opening import open_log; from nadi.runtime import REAL\n"
     "asyncio.run(open_log('nats://127.0.0.1:1/S', REAL, make=False))",

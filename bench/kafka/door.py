@@ -109,7 +109,7 @@ def _latencies_ms(address: str) -> tuple[float, float]:
         pass  # until the group is formed
     count = _RATE * _LATENCY_S
     writer = subprocess.Popen([sys.executable, "-m", __name__, address, topic, str(count)])
-    waits = []
+    waits: list[float] = []
     pad = _BYTES - 19
     while len(waits) < count:
         for message in consumer.consume(1000, 0.5):

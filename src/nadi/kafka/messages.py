@@ -14,10 +14,6 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode as ErrorCode
-from kio.serial import entity_reader, entity_writer
-
 from nadi.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -33,6 +29,13 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.kafka.lengths import check_lengths
+
+try:
+    from kio.index import load_request_schema, load_response_schema
+    from kio.schema.errors import ErrorCode as ErrorCode
+    from kio.serial import entity_reader, entity_writer
+except ImportError:
+    raise InvalidArgumentError("Kafka's protocol needs the package `kio`: pip install 'nadi[kafka]'") from None
 
 Fields = dict[str, Any]
 NONE = -1  # a number that is missing
