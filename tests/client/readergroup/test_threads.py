@@ -17,7 +17,7 @@ from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
 from nadi.client.control import loop_thread
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError
-from nadi.limits import MIB
+from nadi.limits import MIB, READ_REPLY_MAX_BYTES
 from tests.support.waiting import until
 
 from .support import got, in_order, new_group, new_stream, write
@@ -89,7 +89,7 @@ def test_slow_application_limits_read_ahead(manager: StreamManager, groups: Read
         assert isinstance(core, aio.EventReader)
         until(lambda: len(reader.positions()) == 1)
         (source,) = core._assigned._sources.values()
-        until(lambda: source._waiting_bytes >= source._most_bytes)
+        until(lambda: source._waiting_bytes >= READ_REPLY_MAX_BYTES)
         assert source._reached < 30 * MIB
         count = 0
         while count < 40_000:

@@ -166,7 +166,7 @@ async def _inspect_snapshot(report: InspectionReport, number: int, chunks: Chunk
     except DamagedRecordError as error:
         report.refuse(f"its snapshot is unknown: {error}, and so is its copy; restore one of them")
         return ContainerRecord()
-    if problem := await records.unequal(number):
+    if (problem := await records.unequal(number)) and not await records.was_interrupted(number):
         damaged.append(problem)
     for part in record.snapshot.parts if record.snapshot is not None else ():
         wrong: list[str] = []

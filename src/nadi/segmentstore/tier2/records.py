@@ -108,6 +108,10 @@ def _encode(record: ContainerRecord) -> bytes:
     return line_of(msgspec.json.encode(record))
 
 
+def _sequence_of(record: ContainerRecord) -> int:
+    return record.snapshot.sequence if record.snapshot is not None else 0
+
+
 class ContainerRecords:
     """The records of all containers of a store. is_alone: the store is in a data folder, whose lock excludes other
     servers."""
@@ -132,10 +136,7 @@ class ContainerRecords:
             version = version_read if not which else version  # of the first record, which is set first
         if damages and not records:
             raise damages[0]
-        newest = max(
-            records, key=lambda each: each.snapshot.sequence if each.snapshot else 0, default=ContainerRecord()
-        )
-        return VersionedRecord(newest, version)
+        return VersionedRecord(max(records, key=_sequence_of, default=ContainerRecord()), version)
 
     async def unequal(self, container: int) -> str:
         """Describe why a folder's two records differ or are damaged, or return ""; an external store has one record."""
@@ -148,6 +149,14 @@ class ContainerRecords:
         if len({(stored.version is None, stored.record) for stored in records}) > 1:
             return f"{name_of(container)} and its copy in the store differ"
         return ""
+
+    async def was_interrupted(self, container: int) -> bool:
+        """Return whether a kill explains why a folder's two records differ: the copy, which is set last, is older."""
+        try:
+            first, copy = await self._read(container), await self._read(container, COPY)
+        except DamagedRecordError:
+            return False
+        return copy.version is not None and _sequence_of(first.record) > _sequence_of(copy.record)
 
     async def _read(self, container: int, which: str = "") -> VersionedRecord:
         async with answer_within(CLUSTER_CALL_S):
