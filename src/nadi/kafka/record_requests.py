@@ -17,7 +17,7 @@ from nadi.access.permissions import Permission
 from nadi.client.serializers.kafka import records_of
 from nadi.errors import NadiError, TruncatedError
 from nadi.kafka.access import Access, Peer
-from nadi.kafka.batches import NO_TIME, check_batches, placed
+from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
 from nadi.kafka.messages import LEADER_EPOCH, NONE, ErrorCode, Fields, KafkaError, Request, code_of, ms_of
 from nadi.kafka.producing import Producing
 from nadi.kafka.segment_log import SegmentLog
@@ -64,6 +64,8 @@ class RecordRequests:
             raise KafkaError(ErrorCode.message_too_large)
         if len({batch.producer_id for batch in batches}) > 1:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
+        if topic.properties.is_compacted:
+            check_keys(batches)
         if not batches[0].is_transactional:
             return await self._producing.put(topic, data.index, batches)
         if body.transactional_id is None:
@@ -87,10 +89,14 @@ class RecordRequests:
                 raise offset if isinstance(offset, NadiError) else KafkaError(ErrorCode.unknown_topic_or_partition)
             return {"index": index, "base_offset": await offset, "log_start_offset": NONE}
         except NadiError as error:
+            refused = error.indexes if isinstance(error, InvalidRecordsError) else ()
             return {
                 "index": index,
                 "error_code": code_of(error),
                 "base_offset": NONE,
+                "record_errors": [
+                    {"batch_index": record, "batch_index_error_message": str(error)} for record in refused
+                ],
                 "error_message": str(error)[:500],
             }
 
