@@ -1,4 +1,4 @@
-"""The jars of Kafka's broker and of Spark's source for it, downloaded once."""
+"""The jars of Kafka's broker and of Spark's source for it, downloaded once from Maven Central."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 BROKER, SPARK = "broker", "spark"
-_NEEDED = {  # of those that Maven gives: the rest is in Spark
-    BROKER: ("",),
-    SPARK: ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"),
+_POM = Path(__file__).with_name("broker.xml")
+_MAVEN = "https://repo1.maven.org/maven2/"
+_OF_SPARK = {  # what Spark 4.3 itself lacks of the newest release there is, with SHA-256
+    "org/apache/spark/spark-sql-kafka-0-10_2.13/4.2.0/spark-sql-kafka-0-10_2.13-4.2.0.jar": (
+        "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"
+    ),
+    "org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.2.0/spark-token-provider-kafka-0-10_2.13-4.2.0.jar": (
+        "641c7947afc8aa1189e433b7c2d305293993c8691bc1c2062d6d4f513b12518c"
+    ),
+    "org/apache/kafka/kafka-clients/3.9.2/kafka-clients-3.9.2.jar": (
+        "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"
+    ),
+    "org/apache/commons/commons-pool2/2.13.1/commons-pool2-2.13.1.jar": (
+        "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f"
+    ),
 }
-_TIMEOUT_S = 600
+_TIMEOUT_S, _IDLE_S = 600, 10
 _PATIENCE = ("-Daether.connector.connectTimeout=10000", "-Daether.connector.requestTimeout=60000")
 
 
@@ -22,31 +35,53 @@ class Missing(Exception):
 
 
 def jars_of(kind: str) -> list[Path]:
-    """Return the paths of the jars. Raises Missing without Java or Maven, or if Maven can't download them."""
-    for program in ("java", "mvn"):
+    """Return the paths of the jars. Raises Missing without Java, or if they can't be downloaded; the broker's need
+    Maven, too."""
+    for program in ("java", "mvn") if kind == BROKER else ("java",):
         if shutil.which(program) is None:
             raise Missing(f"Kafka needs `{program}`, which is not installed")
-    pom = Path(__file__).with_name(f"{kind}.xml")
-    mark = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    wanted = _POM.read_bytes() if kind == BROKER else "\n".join(_OF_SPARK.values()).encode()
+    mark = hashlib.sha256(wanted).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "nadi" / "bench" / f"kafka-{kind}-{mark}"
     if not folder.is_dir():
-        _download(pom, folder)
-    return sorted(jar for jar in folder.glob("*.jar") if jar.name.startswith(_NEEDED[kind]))
+        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
+        try:
+            (_download_broker if kind == BROKER else _download_spark)(draft)
+        except Missing:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        try:
+            draft.rename(folder)
+        except OSError:  # another was faster
+            shutil.rmtree(draft)
+    return sorted(folder.glob("*.jar"))
 
 
-def _download(pom: Path, folder: Path) -> None:
-    draft = folder.with_name(f"{folder.name}.{os.getpid()}")
-    command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *_PATIENCE, f"--file={pom}"]
-    command += ["dependency:copy-dependencies", f"-DoutputDirectory={draft}", "-DincludeScope=runtime"]
+def _download_broker(folder: Path) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *_PATIENCE, f"--file={_POM}"]
+    command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Missing(f"downloading Kafka took longer than {_TIMEOUT_S} s") from None
     if run.returncode:
-        shutil.rmtree(draft, ignore_errors=True)
         raise Missing(f"Maven can't download Kafka: {run.stdout.strip().splitlines()[0][:300] if run.stdout else '?'}")
-    try:
-        draft.rename(folder)
-    except OSError:  # another was faster
-        shutil.rmtree(draft)
+
+
+def _download_spark(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for path, sha256 in _OF_SPARK.items():
+        try:
+            with urlopen(_MAVEN + path, timeout=_IDLE_S) as response:
+                jar = response.read()
+        except OSError as error:
+            raise Missing(f"{_MAVEN}{path} can't be downloaded: {error}") from error
+        if hashlib.sha256(jar).hexdigest() != sha256:
+            raise Missing(f"{_MAVEN}{path} is not the expected file")
+        (folder / Path(path).name).write_bytes(jar)
+
+
+if __name__ == "__main__":
+    for found in jars_of(SPARK):
+        print(found)

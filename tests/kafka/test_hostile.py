@@ -100,6 +100,17 @@ def test_users_have_their_permissions(guarded: Door, tmp_path: Path) -> None:
         written(guarded.producer(**login("reader")), "open", [b"c"])
 
 
+def test_a_transactional_id_belongs_to_its_user(guarded: Door) -> None:
+    owner = guarded.producer(transactional_id="mine", **login("owner"))
+    owner.init_transactions(30)
+    other = guarded.producer(transactional_id="mine", **login("reader"))
+    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        other.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce("open", b"in a transaction")
+    owner.commit_transaction(30)
+
+
 def test_wrong_passwords_and_no_login(guarded: Door) -> None:
     consumer = guarded.consumer("readers", **login("reader", "wrong"))
     with pytest.raises(KafkaException):

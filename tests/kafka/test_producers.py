@@ -111,3 +111,11 @@ def test_a_record_over_the_limit_is_refused(door: Door) -> None:
         written(producer, "limited", [b"x" * 2000])
     with pytest.raises(KafkaException, match="INVALID_CONFIG"):
         door.create("odd", 1, no_such="1")
+
+
+def test_a_record_without_key_is_refused_by_a_compacted_topic(door: Door) -> None:
+    door.create("compacted", 1, cleanup_policy="compact")
+    records = [Record(i, 0, key, b"v") for i, key in enumerate([b"", None, b"k"])]
+    with Connection(door.address) as connection:
+        assert connection.produce("compacted", 0, batch_of(records))[0] == ErrorCode.invalid_record
+        assert connection.produce("compacted", 0, batch_of([records[0], records[2]])) == (ErrorCode.none, 0)

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+from bench.kafka.jars import SPARK, Missing, jars_of
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
 @contextmanager
 def spark_session() -> Iterator[Any]:
-    """Return the session. Its queries and views end with the block, the session with the process: starts are costly."""
+    """Return the session. Its queries and views end with the block, the session with the process: starts are costly.
+
+    It has Spark's source for Kafka, if that can be downloaded.
+    """
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
 
     builder = tuned(SparkSession.builder.master("local[2,2]").appName("nadi tests"), java_options=JAVA_OPTIONS)
     builder.config("spark.sql.shuffle.partitions", "2")
+    with suppress(Missing):
+        builder.config("spark.jars", ",".join(map(str, jars_of(SPARK))))
     for setting in filter(None, os.environ.get("NADI_SPARK_CONF", "").split(";")):
         builder.config(*setting.split("=", 1))
     session = builder.getOrCreate()

@@ -10,6 +10,7 @@ from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.doors import Doors
 from nadi.kafka.messages import ErrorCode, KafkaError, code_of
 from nadi.kafka.topics import Topic, Topics, stream_of
+from nadi.kafka.transactions import ProducerInstance
 
 
 @dataclass(slots=True)
@@ -88,6 +89,9 @@ class Access:
         self.require_group(peer, name)
         if not self._doors.is_own("group", name):
             raise KafkaError(ErrorCode.not_coordinator)
+
+    def producer(self, peer: Peer, name: str, producer_id: int, epoch: int) -> ProducerInstance:
+        return ProducerInstance(name, "" if peer.caller is None else peer.caller.name, producer_id, epoch)
 
     def check_transaction(self, name: str) -> None:
         if not self._doors.is_own("transaction", name):

@@ -9,12 +9,13 @@ Layout: https://kafka.apache.org/documentation/#recordbatch
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import crc32c
 
-from nadi.client.serializers.kafka import HEADER, HEADER_BYTES, Record, batch_of
+from nadi.client.serializers.kafka import HEADER, HEADER_BYTES, Record, batch_of, records_of
+from nadi.errors import SerializationError
 from nadi.kafka.messages import ErrorCode, KafkaError
 
 NO_TIME = -1
@@ -97,6 +98,25 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
         batches.append(batch)
         position += size
     return batches
+
+
+class InvalidRecordsError(KafkaError):
+    """Records of a batch are refused, and the batch with them. indexes: theirs in the batch."""
+
+    def __init__(self, message: str, indexes: Sequence[int]) -> None:
+        super().__init__(ErrorCode.invalid_record, message)
+        self.indexes = indexes
+
+
+def check_keys(batches: Iterable[Batch]) -> None:
+    """Check that all records have keys; InvalidRecordsError, KafkaError."""
+    for batch in batches:
+        try:
+            missing = [index for index, record in enumerate(records_of(batch.data)) if record.key is None]
+        except SerializationError as error:
+            raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+        if missing:
+            raise InvalidRecordsError("a compacted topic takes only records with keys", missing)
 
 
 def placed(batch: Batch, offset: int) -> bytes:

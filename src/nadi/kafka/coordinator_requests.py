@@ -27,7 +27,7 @@ from nadi.kafka.messages import (
 )
 from nadi.kafka.producing import Producing
 from nadi.kafka.topics import Topics
-from nadi.kafka.transactions import Transactions
+from nadi.kafka.transactions import ProducerInstance, Transactions
 
 
 class CoordinatorRequests:
@@ -298,22 +298,20 @@ class CoordinatorRequests:
             for partition in partitions:
                 topic.check_partition(partition)
         asked = [(topic_name, partition) for topic_name, partitions in topics for partition in partitions]
-        producer, epoch = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
-        await self._transactions.add_partitions(name, producer, epoch, asked)
+        producer_id, epoch = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
+        await self._transactions.add_partitions(self._access.producer(peer, name, producer_id, epoch), asked)
 
     async def add_offsets_to_txn(self, peer: Peer, request: Request) -> Fields:
         body = request.body
         self._access.check_transaction(body.transactional_id)
         self._access.require_group(peer, body.group_id)
-        await self._transactions.add_group(body.transactional_id, body.producer_id, body.producer_epoch, body.group_id)
+        await self._transactions.add_group(self._producer(peer, body), body.group_id)
         return {}
 
     async def end_txn(self, peer: Peer, request: Request) -> Fields:
         body = request.body
         self._access.check_transaction(body.transactional_id)
-        await self._transactions.end(
-            body.transactional_id, body.producer_id, body.producer_epoch, commits=body.committed
-        )
+        await self._transactions.end(self._producer(peer, body), commits=body.committed)
         self._producing.end_transaction(body.producer_id)
         return {}
 
@@ -347,6 +345,7 @@ class CoordinatorRequests:
         member, generation = getattr(body, "member_id", ""), getattr(body, "generation_id", NONE)
         if member or generation >= 0:
             await self._groups.check_member(body.group_id, member, getattr(body, "group_instance_id", None), generation)
-        await self._transactions.commit_offsets(
-            body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, offsets
-        )
+        await self._transactions.commit_offsets(self._producer(peer, body), body.group_id, offsets)
+
+    def _producer(self, peer: Peer, body: Any) -> ProducerInstance:
+        return self._access.producer(peer, body.transactional_id, body.producer_id, body.producer_epoch)

@@ -17,7 +17,7 @@ from nadi.access.permissions import Permission
 from nadi.client.serializers.kafka import records_of
 from nadi.errors import NadiError, TruncatedError
 from nadi.kafka.access import Access, Peer
-from nadi.kafka.batches import NO_TIME, check_batches, placed
+from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
 from nadi.kafka.messages import LEADER_EPOCH, NONE, ErrorCode, Fields, KafkaError, Request, code_of, ms_of
 from nadi.kafka.producing import Producing
 from nadi.kafka.segment_log import SegmentLog
@@ -46,14 +46,14 @@ class RecordRequests:
                 try:
                     self._access.require_topic(peer, topic_data.name, Permission.READ_UPDATE)
                     topic = await self._topics.get(topic_data.name)
-                    offset: Awaitable[int] | NadiError = await self._queue(topic, data, request.body)
+                    offset: Awaitable[int] | NadiError = await self._queue(peer, topic, data, request.body)
                 except NadiError as error:
                     offset = error
                 partitions.append((data.index, topic, offset))
             queued.append((topic_data.name, partitions))
         return self._produced(queued)
 
-    async def _queue(self, topic: Topic, data: Any, body: Any) -> Awaitable[int]:
+    async def _queue(self, peer: Peer, topic: Topic, data: Any, body: Any) -> Awaitable[int]:
         topic.check_partition(data.index)
         if body.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.invalid_required_acks)
@@ -64,13 +64,14 @@ class RecordRequests:
             raise KafkaError(ErrorCode.message_too_large)
         if len({batch.producer_id for batch in batches}) > 1:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
+        if topic.properties.is_compacted:
+            check_keys(batches)
         if not batches[0].is_transactional:
             return await self._producing.put(topic, data.index, batches)
         if body.transactional_id is None:
             raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch needs a transactional id")
-        transaction = await self._transactions.stream_of_batch(
-            body.transactional_id, batches[0].producer_id, batches[0].epoch, topic.name, data.index
-        )
+        producer = self._access.producer(peer, body.transactional_id, batches[0].producer_id, batches[0].epoch)
+        transaction = await self._transactions.stream_of_batch(producer, topic.name, data.index)
         return await self._producing.put(topic, data.index, batches, transaction)
 
     async def _produced(
@@ -88,10 +89,14 @@ class RecordRequests:
                 raise offset if isinstance(offset, NadiError) else KafkaError(ErrorCode.unknown_topic_or_partition)
             return {"index": index, "base_offset": await offset, "log_start_offset": NONE}
         except NadiError as error:
+            refused = error.indexes if isinstance(error, InvalidRecordsError) else ()
             return {
                 "index": index,
                 "error_code": code_of(error),
                 "base_offset": NONE,
+                "record_errors": [
+                    {"batch_index": record, "batch_index_error_message": str(error)} for record in refused
+                ],
                 "error_message": str(error)[:500],
             }
 
@@ -100,7 +105,8 @@ class RecordRequests:
         if (name := request.body.transactional_id) is not None:
             self._access.check_transaction(name)
             timeout_ms = ms_of(request.body.transaction_timeout)
-            producer, epoch = await self._transactions.begin_producer(name, timeout_ms, producer, epoch)
+            instance = self._access.producer(peer, name, producer, epoch)
+            producer, epoch = await self._transactions.begin_producer(instance, timeout_ms)
             return {"producer_id": producer, "producer_epoch": epoch}
         if producer >= 0 and 0 <= epoch < (1 << 15) - 1:
             return {"producer_id": producer, "producer_epoch": epoch + 1}

@@ -15,12 +15,11 @@ from nadi.errors import NadiError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.doors import Door, Doors
 from nadi.kafka.messages import LEADER_EPOCH, NONE, UNKNOWN_OPERATIONS, ErrorCode, Fields, KafkaError, Request, code_of
-from nadi.kafka.topics import DEFAULTS, Topic, Topics, stream_of
+from nadi.kafka.topics import DEFAULTS, Topic, Topics, edit_property, stream_of
 from nadi.model.streamcut import StreamCut
 
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _DYNAMIC, _DEFAULT = 1, 5  # sources of properties
-_SET, _DELETE = 0, 1  # operations on properties
 _BROKER_PROPERTIES = {"auto.create.topics.enable": "true", "log.message.timestamp.type": "CreateTime"}
 
 
@@ -86,11 +85,9 @@ class TopicRequests:
             partitions = len(asked.assignments) or asked.num_partitions
             try:
                 self._access.require_scope(peer, Permission.READ_UPDATE)
-                stream_of(asked.name)
                 if request.body.validate_only:
-                    topics.append(
-                        {"name": asked.name, "num_partitions": partitions, "replication_factor": 1, "configs": ()}
-                    )
+                    count = await self._topics.check_new(asked.name, partitions, configured)
+                    topics.append({"name": asked.name, "num_partitions": count, "replication_factor": 1, "configs": ()})
                     continue
                 topic = await self._topics.create(asked.name, partitions, configured)
             except NadiError as error:
@@ -211,11 +208,7 @@ class TopicRequests:
     async def incremental_alter_configs(self, peer: Peer, request: Request) -> Fields:
         def changed(resource: Any, configured: dict[str, str]) -> dict[str, str]:
             for each in resource.configs:
-                if each.config_operation not in (_SET, _DELETE):
-                    raise KafkaError(ErrorCode.invalid_request, "topics' properties aren't lists: set or delete them")
-                configured.pop(each.name, None)
-                if each.config_operation == _SET and each.value is not None:
-                    configured[each.name] = each.value
+                edit_property(configured, each.name, each.config_operation, each.value)
             return configured
 
         return await self._altered(peer, request, changed)

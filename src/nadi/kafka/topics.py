@@ -50,6 +50,7 @@ DEFAULTS = {  # the properties that clients ask for, with nadi's behaviour as va
     RETENTION_MS: KEEP_ALL,
     "unclean.leader.election.enable": "false",
 }
+_LISTS = {"cleanup.policy"}  # of the properties: values with commas between
 _IGNORED = {  # properties of Kafka's storage, accepted without an effect
     "delete.retention.ms",
     "file.delete.delay.ms",
@@ -104,6 +105,10 @@ class TopicProperties:
     @property
     def max_batch_bytes(self) -> int:
         return int(self.value("max.message.bytes"))
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.value("cleanup.policy")
 
 
 class Topic:
@@ -244,12 +249,17 @@ class Topics:
 
     # --- changing -----------------------------------------------------------------------------
 
+    async def check_new(self, name: str, partitions: int, configured: Mapping[str, str]) -> int:
+        """Return the number of partitions that `create` would give; its errors."""
+        stream, partitions, _ = self._checked(name, partitions, configured)
+        with suppress(NotFoundError):
+            await self._manager.stream_configuration(self.scope, stream)
+            raise AlreadyExistsError("topic", name)
+        return partitions
+
     async def create(self, name: str, partitions: int, configured: Mapping[str, str]) -> Topic:
         """Create a topic; AlreadyExistsError, KafkaError. partitions: -1 for the door's number."""
-        stream = check_name("stream", stream_of(name))
-        partitions = self._partitions if partitions == -1 else partitions
-        check_partitions(partitions)
-        retention, others = _retention_and_others(configured)
+        stream, partitions, (retention, others) = self._checked(name, partitions, configured)
         tags = {PARTITIONS: str(partitions), ID: uuid4().hex, **others}
         assert self._scaling is not None, "only doors create topics"
         configuration = StreamConfiguration(
@@ -258,6 +268,13 @@ class Topics:
         if not await self._stores.controller.create_stream(self.scope, stream, configuration):
             raise AlreadyExistsError("topic", name)
         return await self.get(name)
+
+    def _checked(
+        self, name: str, partitions: int, configured: Mapping[str, str]
+    ) -> tuple[str, int, tuple[RetentionPolicy | None, dict[str, str]]]:
+        partitions = self._partitions if partitions == -1 else partitions
+        check_partitions(partitions)
+        return check_name("stream", stream_of(name)), partitions, _retention_and_others(configured)
 
     async def change(
         self, name: str, *, partitions: int | None = None, configured: Mapping[str, str] | None = None
@@ -302,6 +319,24 @@ class Topics:
         self._close(name)
 
 
+SET, DELETE, APPEND, SUBTRACT = range(4)  # operations on properties
+
+
+def edit_property(configured: dict[str, str], name: str, operation: int, value: str | None) -> None:
+    """Change a property by one of Kafka's operations; KafkaError."""
+    if operation in (APPEND, SUBTRACT):
+        if name not in _LISTS:
+            raise KafkaError(ErrorCode.invalid_config, f"{name} isn't a list: set or delete it")
+        present = configured.get(name, DEFAULTS[name]).split(",")
+        named = (value or "").split(",")
+        kept = [item for item in present if item and item not in named]
+        configured[name] = ",".join(kept if operation == SUBTRACT else dict.fromkeys([*present, *named]))
+    elif operation == SET and value is not None:
+        configured[name] = value
+    else:
+        configured.pop(name, None)
+
+
 def check_partitions(partitions: int) -> None:
     if not 1 <= partitions <= KAFKA_PARTITIONS:
         raise KafkaError(
@@ -331,6 +366,8 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
         "delete,compact",
     ):
         raise KafkaError(ErrorCode.invalid_config, f"cleanup.policy can't be {policy!r}: use delete or compact")
+    if others.get("message.timestamp.type", "CreateTime") != "CreateTime":
+        raise KafkaError(ErrorCode.invalid_config, "message.timestamp.type can only be CreateTime")
     try:
         if int(others.get("max.message.bytes", KAFKA_BATCH_BYTES)) > MAX_EVENT_BYTES:
             raise KafkaError(ErrorCode.invalid_config, f"max.message.bytes can be at most {MAX_EVENT_BYTES:,}")

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -44,7 +45,10 @@ class StreamTransaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
-    """The record of a transactional id. state: STORING once all streams are committed, and the offsets are stored."""
+    """The record of a transactional id, which belongs to the user that first used it.
+
+    state: STORING once all streams are committed, and the offsets are stored.
+    """
 
     producer_id: int
     epoch: int
@@ -54,6 +58,16 @@ class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     partitions: tuple[tuple[str, int], ...] = ()
     streams: dict[str, StreamTransaction] = {}
     groups: tuple[str, ...] = ()
+    user: str = ""
+
+
+class ProducerInstance(NamedTuple):
+    """The sender of a request: its transactional id, its user, and the producer's id and epoch; -1 for none yet."""
+
+    name: str
+    user: str
+    producer_id: int
+    epoch: int
 
 
 class _Record(msgspec.Struct):
@@ -91,32 +105,34 @@ class Transactions:
 
     # --- producers ----------------------------------------------------------------------------
 
-    async def begin_producer(self, name: str, timeout_ms: int, producer: int, epoch: int) -> tuple[int, int]:
+    async def begin_producer(self, producer: ProducerInstance, timeout_ms: int) -> tuple[int, int]:
         """Return a producer's id and epoch, after ending what an earlier instance has left; KafkaError."""
         if not 0 < timeout_ms <= KAFKA_TRANSACTION_S * 1000:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)
+        name = producer.name
         async with self._turn(name):
             record = await self._read(name)
             stored = record.stored
             if stored is None:
-                stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms)
-            elif producer >= 0 and (producer, epoch) != (stored.producer_id, stored.epoch):
+                stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=producer.user)
+            _check_user(stored, producer)
+            if producer.producer_id >= 0 and producer[2:] != (stored.producer_id, stored.epoch):
                 raise KafkaError(ErrorCode.producer_fenced)
             if stored.state == ONGOING:
                 stored = await self._ended(name, record, commits=False)
             elif stored.state != EMPTY:
                 stored = await self._finished(name, record)
             if stored.epoch + 1 >= _LAST_EPOCH:
-                stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms)
+                stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=stored.user)
             stored = msgspec.structs.replace(stored, epoch=stored.epoch + 1, timeout_ms=timeout_ms)
             await self._write(name, record, stored)
             return stored.producer_id, stored.epoch
 
     # --- a transaction ------------------------------------------------------------------------
 
-    async def add_partitions(self, name: str, producer: int, epoch: int, partitions: Iterable[tuple[str, int]]) -> None:
-        async with self._turn(name):
-            record = await self._current(name, producer, epoch)
+    async def add_partitions(self, producer: ProducerInstance, partitions: Iterable[tuple[str, int]]) -> None:
+        async with self._turn(producer.name):
+            record = await self._current(producer)
             stored = _ongoing(record)
             new = [partition for partition in partitions if partition not in stored.partitions]
             streams = dict(stored.streams)
@@ -127,21 +143,23 @@ class Transactions:
                 streams[topic] = StreamTransaction(txn_id, max(segment_epoch(each.segment_id) for each in segments))
             if new or stored is not record.stored:
                 changed = msgspec.structs.replace(stored, partitions=(*stored.partitions, *new), streams=streams)
-                await self._write(name, record, changed)
+                await self._write(producer.name, record, changed)
 
-    async def add_group(self, name: str, producer: int, epoch: int, group: str) -> None:
-        async with self._turn(name):
-            record = await self._current(name, producer, epoch)
+    async def add_group(self, producer: ProducerInstance, group: str) -> None:
+        async with self._turn(producer.name):
+            record = await self._current(producer)
             stored = _ongoing(record)
             if group not in stored.groups:
-                await self._write(name, record, msgspec.structs.replace(stored, groups=(*stored.groups, group)))
+                changed = msgspec.structs.replace(stored, groups=(*stored.groups, group))
+                await self._write(producer.name, record, changed)
 
     async def commit_offsets(
-        self, name: str, producer: int, epoch: int, group: str, offsets: Mapping[tuple[str, int], CommittedOffset]
+        self, producer: ProducerInstance, group: str, offsets: Mapping[tuple[str, int], CommittedOffset]
     ) -> None:
         """Store offsets that count once the transaction is committed."""
+        name = producer.name
         while True:
-            record = await self._current(name, producer, epoch)
+            record = await self._current(producer)
             assert record.stored is not None
             if record.stored.state != ONGOING or group not in record.stored.groups:
                 raise KafkaError(ErrorCode.invalid_txn_state)
@@ -157,30 +175,32 @@ class Transactions:
                 continue  # the record has changed
             return
 
-    async def stream_of_batch(
-        self, name: str, producer: int, epoch: int, topic: str, partition: int
-    ) -> StreamTransaction:
+    async def stream_of_batch(self, producer: ProducerInstance, topic: str, partition: int) -> StreamTransaction:
         """Return the stream's transaction that a batch belongs to; KafkaError."""
+        name = producer.name
         for is_cached in (True, False):
             if is_cached and not self._is_own(name):
                 continue  # another door changes it
             stored = self._known.get(name) if is_cached else (await self._read(name)).stored
-            if stored is None or (stored.producer_id, stored.epoch) != (producer, epoch):
+            if stored is None or (stored.producer_id, stored.epoch) != producer[2:]:
                 continue
+            _check_user(stored, producer)
             if stored.state == ONGOING and (topic, partition) in stored.partitions:
                 return stored.streams[topic]
-        if stored is None or stored.producer_id != producer:
+        if stored is None or stored.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
-        raise KafkaError(ErrorCode.invalid_txn_state if stored.epoch == epoch else ErrorCode.invalid_producer_epoch)
+        is_current = stored.epoch == producer.epoch
+        raise KafkaError(ErrorCode.invalid_txn_state if is_current else ErrorCode.invalid_producer_epoch)
 
     def forget(self, name: str) -> None:
         """Read a record again before the next batch."""
         self._known.pop(name, None)
 
-    async def end(self, name: str, producer: int, epoch: int, *, commits: bool) -> None:
+    async def end(self, producer: ProducerInstance, *, commits: bool) -> None:
         """Commit or abort the transaction; return once consumers see it."""
+        name = producer.name
         async with self._turn(name):
-            record = await self._current(name, producer, epoch)
+            record = await self._current(producer)
             assert record.stored is not None
             if record.stored.state == EMPTY:
                 return  # a repetition, or a transaction that wrote nothing
@@ -280,12 +300,13 @@ class Transactions:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id has 1 to 255 characters")
         return self._turns.setdefault(name, asyncio.Lock())
 
-    async def _current(self, name: str, producer: int, epoch: int) -> _Record:
+    async def _current(self, producer: ProducerInstance) -> _Record:
         """Return the record of this producer; KafkaError."""
-        record = await self._read(name)
-        if record.stored is None or record.stored.producer_id != producer:
+        record = await self._read(producer.name)
+        if record.stored is None or record.stored.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
-        if record.stored.epoch != epoch:
+        _check_user(record.stored, producer)
+        if record.stored.epoch != producer.epoch:
             raise KafkaError(ErrorCode.producer_fenced)
         return record
 
@@ -310,6 +331,11 @@ class Transactions:
             raise KafkaError(ErrorCode.concurrent_transactions) from None
         record.stored, record.version = stored, versions[0]
         self._known[name] = stored
+
+
+def _check_user(stored: StoredTransaction, producer: ProducerInstance) -> None:
+    if stored.user != producer.user:
+        raise KafkaError(ErrorCode.transactional_id_authorization_failed, f"{producer.name} belongs to another user")
 
 
 def _ongoing(record: _Record) -> StoredTransaction:

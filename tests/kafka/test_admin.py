@@ -1,0 +1,70 @@
+"""Administration of topics and groups, as admin clients expect it from Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.kafka.support import Door
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+@pytest.mark.parametrize(
+    ("partitions", "properties", "code"),
+    [
+        (1, {"no.such.property": "1"}, KafkaError.INVALID_CONFIG),
+        (1, {"retention.ms": "soon"}, KafkaError.INVALID_CONFIG),
+        (1, {"message.timestamp.type": "LogAppendTime"}, KafkaError.INVALID_CONFIG),
+        (0, {}, KafkaError.INVALID_PARTITIONS),
+    ],
+)
+def test_create_topics_with_wrong_properties_fails(
+    door: Door, partitions: int, properties: Mapping[str, str], code: int, *, validate_only: bool
+) -> None:
+    admin = door.admin()
+    new = NewTopic("refused", partitions, 1, config=dict(properties))
+    with pytest.raises(KafkaException) as failed:
+        admin.create_topics([new], validate_only=validate_only)["refused"].result()
+    assert failed.value.args[0].code() == code
+    assert "refused" not in admin.list_topics().topics
+
+
+def test_create_topics_validate_only_creates_nothing(door: Door) -> None:
+    admin = door.admin()
+    new = NewTopic("dry", 2, 1)
+    admin.create_topics([new], validate_only=True)["dry"].result()
+    assert "dry" not in admin.list_topics().topics
+    admin.create_topics([new])["dry"].result()
+    with pytest.raises(KafkaException) as failed:
+        admin.create_topics([new], validate_only=True)["dry"].result()
+    assert failed.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+
+
+def altered(admin: AdminClient, topic: str, name: str, operation: AlterConfigOpType, value: str | None) -> str:
+    """Change a property; return its value then."""
+    change = ConfigEntry(name, value, incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin.incremental_alter_configs([resource])[resource].result()
+    return str(admin.describe_configs([resource])[resource].result()[name].value)
+
+
+def test_incremental_alter_configs_edits_lists(door: Door) -> None:
+    door.create("listed", 1)
+    admin = door.admin()
+    assert altered(admin, "listed", "cleanup.policy", AlterConfigOpType.APPEND, "compact") == "delete,compact"
+    assert altered(admin, "listed", "cleanup.policy", AlterConfigOpType.SUBTRACT, "delete") == "compact"
+    assert altered(admin, "listed", "cleanup.policy", AlterConfigOpType.DELETE, None) == "delete"
+    assert altered(admin, "listed", "retention.ms", AlterConfigOpType.SET, "60000") == "60000"
+    with pytest.raises(KafkaException) as failed:
+        altered(admin, "listed", "retention.ms", AlterConfigOpType.APPEND, "1")
+    assert failed.value.args[0].code() == KafkaError.INVALID_CONFIG
