@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,8 +139,11 @@ def input_closes_within(seconds: float) -> bool:
 
 
 @contextmanager
-def spark_session(name: str, folder: Path, *, is_brief: bool = True) -> Iterator[SparkSession]:
-    """A local Spark with settings for fast small batches; it ends with the block. is_brief: for about a minute."""
+def spark_session(
+    name: str, folder: Path, *, is_brief: bool = True, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A local Spark with settings for fast small batches; it ends with the block. is_brief: for about a minute.
+    settings: more of them."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
@@ -150,7 +153,10 @@ def spark_session(name: str, folder: Path, *, is_brief: bool = True) -> Iterator
     builder = tuned(SparkSession.builder.master("local[2]").appName(name), java_options=java_options)
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for setting, value in (settings or {}).items():
+        builder = builder.config(setting, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark

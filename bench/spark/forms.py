@@ -14,12 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.kafka.jars import SPARK, Missing, jars_of
-from bench.spark import batches, chains, first, kafka, reads, writes
+from bench.kafka.jars import BROKER, SPARK, Missing, jars_of
+from bench.spark import batches, chains, first, kafka, reads, real_time, writes
 from bench.spark.setting import QUICK, Bench, Sizes, opened
 from bench.spark.tally import Row
 
-KAFKA = "kafka"
+KAFKA, REAL_TIME = "kafka", "real-time"
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "read": reads.read,
     "count": reads.counts,
@@ -28,6 +28,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "chain": chains.chains,
     "write": writes.writes,
     KAFKA: kafka.beside_kafka,
+    REAL_TIME: real_time.real_time,
     "first": first.first,
 }
 
@@ -57,12 +58,14 @@ def main(arguments: Sequence[str]) -> None:
         table.add_column(column, justify="left" if column == "figure" else "right")
     found: list[dict[str, Any]] = []
     parts, jars = given.parts or list(PARTS), []
-    if KAFKA in parts:
+    beside = {KAFKA, REAL_TIME} & set(parts)
+    if beside:
         try:
+            jars_of(BROKER)
             jars = jars_of(SPARK)
         except Missing as error:
-            parts = [part for part in parts if part != KAFKA]
-            console.print(f"{KAFKA}: left out: {error}")
+            parts = [part for part in parts if part not in beside]
+            console.print(f"{' and '.join(sorted(beside))}: left out: {error}")
     reading = dict(option.split("=", 1) for option in given.option)
     for part, rows in measured(parts, sizes, reading, given.data, jars=jars):
         for row in rows:

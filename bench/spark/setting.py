@@ -28,16 +28,18 @@ _PIECE_ROWS = 10_000
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The sizes. rows: of a read or a write; batches: the measured ones of a streaming query, after `warm` others;
-    a_batch: rows of each at full speed."""
+    a_batch: rows of each at full speed; a_second: rows of real-time mode, for some seconds."""
 
     rows: int = 4_000_000
     batches: int = 60
     warm: int = 15
     a_batch: int = 1_000_000
+    a_second: int = 5_000
+    seconds: int = 10
     runs: int = 5
 
 
-QUICK = Sizes(rows=50_000, batches=5, warm=2, a_batch=5_000, runs=1)
+QUICK = Sizes(rows=50_000, batches=5, warm=2, a_batch=5_000, a_second=500, seconds=1, runs=1)
 
 
 @dataclass(frozen=True, slots=True)

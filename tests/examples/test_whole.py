@@ -15,6 +15,7 @@ from examples.programs import ROOT
 from examples.wheels import WheelMissingError
 
 SHORT = {  # the options of a short run, and a part of its output
+    "python -m examples.alerts": ("--readings 3000", "equal to the plain computation"),
     "python -m examples.camera": ("--seconds 6", "byte for byte"),
     "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "equal to the plain computation"),
     "python -m examples.plays": ("--plays 3", "equal to a scan"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -170,3 +171,24 @@ def test_real_time_mode_counts_each_record_once_in_its_state(
                     (message,) = consumed(consumer, 1)
                     latest[message.key()] = int(message.value())
     consumer.close()
+
+
+def test_the_guide(spark: Any, manager: nadi.StreamManager, door: Door, tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(), re.DOTALL
+    )
+    (example,) = [block for block in blocks if "realTime" in block]
+    for topic in ("payments", "counts"):
+        door.create(topic, 1)
+    write(door, "payments", range(100))
+    places = {"127.0.0.1:9092": door.address, '"checkpoint"': repr(str(tmp_path))}
+    for printed, here in places.items():
+        assert example.count(printed) == 1
+        example = example.replace(printed, here)
+    names: dict[str, Any] = {}
+    with with_settings(spark, REAL_TIME):
+        exec(compile(example, "docs/kafka.md", "exec"), names)
+        try:
+            until(lambda: values(manager, "counts").count(20) == 5)
+        finally:
+            names["query"].stop()

@@ -44,8 +44,8 @@ def test_comparison_with_sparks_kafka_source(tmp_path: Path) -> None:
         except jars.Missing as error:
             pytest.skip(str(error))
     found = tmp_path / "found.json"
-    command = [sys.executable, "-m", "bench", "spark", "kafka", "--quick", "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "bench", "spark", "kafka", "real-time", "--quick", "--data", str(tmp_path)]
     subprocess.run([*command, "--json", str(found)], check=True, timeout=300, cwd=Path(__file__).parents[2])
     rows = json.loads(found.read_text())
-    assert len(rows) == 7
+    assert len(rows) == 7 + 12
     assert all(row["value"] > 0 for row in rows)
