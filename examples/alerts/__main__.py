@@ -63,7 +63,8 @@ def run(options: argparse.Namespace) -> bool:
             _await_job(job, producer, consumer)
             writing = threading.Thread(target=_send, args=(producer, readings, options.a_second), daemon=True)
             writing.start()
-            found, waits_ms = {}, []
+            found: dict[tuple[str, int], int] = {}
+            waits_ms: list[float] = []
             while len(found) < len(alerts):
                 alert = _next(consumer, _ALERT_S + options.readings / options.a_second)
                 waits_ms.append((time.time_ns() - alert.sent) / 1e6)

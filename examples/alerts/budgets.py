@@ -26,7 +26,7 @@ BUDGETS = {  # micro-watt-hours within an hour
 def expected(readings: Iterable[Reading]) -> dict[tuple[str, int], int]:
     """Return the sum at each meter's first reading above its budget, by meter and hour."""
     used: Counter[tuple[str, int]] = Counter()
-    alerts = {}
+    alerts: dict[tuple[str, int], int] = {}
     for reading in readings:
         hour = reading.meter, reading.at // HOUR_MS
         used[hour] += micro_wh(reading.wh)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -38,8 +39,9 @@ def alert_live(spark: SparkSession, kafka: str, checkpoint: Path) -> StreamingQu
     alerts = crossed.select(
         F.col("meter").alias("key"), F.to_json(F.struct("meter", "hour", "used", "sent")).alias("value")
     )
-    writer = alerts.writeStream.format("kafka").options(**servers, topic=ALERTS).outputMode("update")
-    return writer.option("checkpointLocation", str(checkpoint)).trigger(realTime="10 seconds").start()
+    writer: Any = alerts.writeStream.format("kafka").options(**servers, topic=ALERTS).outputMode("update")
+    query: StreamingQuery = writer.option("checkpointLocation", str(checkpoint)).trigger(realTime="10 seconds").start()
+    return query
 
 
 def main() -> int:
@@ -54,7 +56,7 @@ def main() -> int:
         with spark_session("alerts", options.checkpoint / "local", settings=SPARK) as spark:
             query = alert_live(spark, options.kafka, options.checkpoint)
             while not options.until_input_closes or not input_closes_within(0.2):
-                if query.awaitTermination(0.2):
+                if query.awaitTermination(1):
                     return 1
             query.stop()
     except KeyboardInterrupt:
