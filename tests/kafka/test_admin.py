@@ -81,3 +81,11 @@ def test_metadata_of_a_topic_id_has_the_name(door: Door, name: str | None) -> No
         options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         (topic,) = connection.ask(kinds.MetadataRequest(topics=(asked,), **options)).topics
     assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.none, "identified", topic_id)
+
+
+def test_describe_configs_tells_defaults_from_what_was_set(door: Door) -> None:
+    door.create("described", 1, cleanup_policy="compact", retention_ms="60000")
+    resource = ConfigResource(ResourceType.TOPIC, "described")
+    admin = door.admin()
+    properties = admin.describe_configs([resource])[resource].result()
+    assert {name for name, each in properties.items() if not each.is_default} == {"cleanup.policy", "retention.ms"}

@@ -75,3 +75,16 @@ def test_offsets_count_records_through_splits_and_merges(
             assert got == expected
     for messages in expected.values():
         assert [offset for offset, _ in messages] == list(range(len(messages)))
+
+
+def test_a_restarted_door_keeps_its_id(server: EmbeddedServer) -> None:
+    ids = []
+    port = 0
+    for _ in range(2):
+        with running_door(server.controller_uri, "--scope", "restarted", port=port) as door:
+            port = int(door.address.rpartition(":")[2])
+            brokers = door.admin().list_topics(timeout=10).brokers
+            ids.append([id for id, broker in brokers.items() if broker.port == port])
+            door.kill()
+    assert len(ids[0]) == 1
+    assert ids[0] == ids[1]
