@@ -88,3 +88,10 @@ def test_a_restarted_door_keeps_its_id(server: EmbeddedServer) -> None:
             door.kill()
     assert len(ids[0]) == 1
     assert ids[0] == ids[1]
+
+
+def test_a_new_door_is_listed_by_the_others_once_it_is_ready(server: EmbeddedServer, door: Door) -> None:
+    with running_door(server.controller_uri) as later:
+        for each in (door, later):
+            brokers = each.admin().list_topics(timeout=10).brokers.values()
+            assert {f"{broker.host}:{broker.port}" for broker in brokers} >= {door.address, later.address}
