@@ -49,7 +49,7 @@ class Doors:
         await self._table.put(self._address_key(self._members.name), f"{self.own.host}\0{self.own.port}".encode())
         await self._beat()
         self._beating = asyncio.create_task(self._beat_on(), name="report a Kafka door")
-        if len(self._live) > 1:  # librdkafka waits for ever for a broker that another one's list lacks
+        if len(self._live) > 1:  # librdkafka waits forever for a broker that another one's list lacks
             await asyncio.sleep(2 * PROCESS_BEAT_S)
 
     @property
