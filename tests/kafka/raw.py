@@ -49,8 +49,8 @@ class Connection:
             data += more
         return data
 
-    def ask(self, request: Any) -> Any:
-        """Send one of kio's requests; return kio's response."""
+    def begin(self, request: Any) -> None:
+        """Send one of kio's requests."""
         kind = type(request)
         self._number += 1
         header = kind.__header_schema__
@@ -67,7 +67,11 @@ class Connection:
             )
             entity_writer(kind)(buffer, request)
             self.send(buffer.getvalue())
-        reply = self.receive()
+
+    def ask(self, request: Any) -> Any:
+        """Send one of kio's requests; return kio's response."""
+        self.begin(request)
+        kind, reply = type(request), self.receive()
         response = load_response_schema(kind.__api_key__, kind.__version__)
         head, size = entity_reader(response.__header_schema__)(reply, 0)
         assert head.correlation_id == self._number

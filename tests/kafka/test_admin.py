@@ -14,7 +14,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from kio.schema.errors import ErrorCode
 
+from tests.kafka.raw import Connection, requests
 from tests.kafka.support import Door
 
 
@@ -68,3 +70,22 @@ def test_incremental_alter_configs_edits_lists(door: Door) -> None:
     with pytest.raises(KafkaException) as failed:
         altered(admin, "listed", "retention.ms", AlterConfigOpType.APPEND, "1")
     assert failed.value.args[0].code() == KafkaError.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_metadata_of_a_topic_id_has_the_name(door: Door, name: str | None) -> None:
+    kinds = requests(3, 12)
+    with Connection(door.address) as connection:
+        topic_id = connection.metadata("identified").topics[0].topic_id
+        asked = kinds.MetadataRequestTopic(topic_id=topic_id, name=name)
+        options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        (topic,) = connection.ask(kinds.MetadataRequest(topics=(asked,), **options)).topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.none, "identified", topic_id)
+
+
+def test_describe_configs_tells_defaults_from_what_was_set(door: Door) -> None:
+    door.create("described", 1, cleanup_policy="compact", retention_ms="60000")
+    resource = ConfigResource(ResourceType.TOPIC, "described")
+    admin = door.admin()
+    properties = admin.describe_configs([resource])[resource].result()
+    assert {name for name, each in properties.items() if not each.is_default} == {"cleanup.policy", "retention.ms"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from nadi.client import aio
@@ -16,6 +17,7 @@ from nadi.kafka.groups import Groups, Join
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.naming import KAFKA_TABLE
 from nadi.standalone.embedded import EmbeddedServer
+from tests.kafka.raw import Connection, requests
 from tests.kafka.support import Door, consumed, running_door, written
 
 
@@ -150,4 +152,48 @@ def test_offsets_by_time(door: Door) -> None:
     assert offset(1_600_000_000_000) == 0
     assert offset(1_800_000_000_000) == -1
     assert consumer.get_watermark_offsets(TopicPartition("timed", 0)) == (0, 10)
+    consumer.close()
+
+
+def test_offsets_of_a_subscribed_topic_are_not_deleted(door: Door) -> None:
+    for topic in ("read", "unread"):
+        door.create(topic, 1)
+    kinds = requests(47, 0)
+    parts = (kinds.OffsetDeleteRequestPartition(partition_index=0),)
+    topics = tuple(kinds.OffsetDeleteRequestTopic(name=name, partitions=parts) for name in ("read", "unread"))
+    request = kinds.OffsetDeleteRequest(group_id="subscribed", topics=topics)
+    consumer = door.consumer("subscribed")
+    consumer.subscribe(["read"])
+    until(lambda: consumer.poll(0.1) is None and consumer.assignment())
+    both = [TopicPartition("read", 0, 1), TopicPartition("unread", 0, 1)]
+    consumer.commit(offsets=both, asynchronous=False)
+    with Connection(door.address) as connection:
+        codes = [topic.partitions[0].error_code for topic in connection.ask(request).topics]
+        assert codes == [ErrorCode.group_subscribed_to_topic, ErrorCode.none]
+        assert [each.offset for each in consumer.committed(both, timeout=10)] == [1, OFFSET_INVALID]
+        consumer.close()
+        codes = [topic.partitions[0].error_code for topic in connection.ask(request).topics]
+    assert codes == [ErrorCode.none, ErrorCode.none]
+
+
+def test_a_member_lost_while_joining_leaves_after_its_session(door: Door) -> None:
+    door.create("lost", 2)
+    kinds = requests(11, 3)
+    subscription = b"\0\0\0\0\0\1\0\4lost\xff\xff\xff\xff"
+    join = kinds.JoinGroupRequest(
+        group_id="lost",
+        session_timeout=timedelta(seconds=6),
+        rebalance_timeout=timedelta(seconds=300),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(kinds.JoinGroupRequestProtocol(name="range", metadata=subscription),),
+    )
+    consumer = door.consumer("lost", session_timeout_ms=6000, heartbeat_interval_ms=300)
+    consumer.subscribe(["lost"])
+    until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
+    with Connection(door.address) as connection:
+        connection.begin(join)
+        time.sleep(0.1)
+    until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 1)
+    until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
     consumer.close()

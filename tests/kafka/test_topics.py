@@ -75,3 +75,23 @@ def test_offsets_count_records_through_splits_and_merges(
             assert got == expected
     for messages in expected.values():
         assert [offset for offset, _ in messages] == list(range(len(messages)))
+
+
+def test_a_restarted_door_keeps_its_id(server: EmbeddedServer) -> None:
+    ids = []
+    port = 0
+    for _ in range(2):
+        with running_door(server.controller_uri, "--scope", "restarted", port=port) as door:
+            port = int(door.address.rpartition(":")[2])
+            brokers = door.admin().list_topics(timeout=10).brokers
+            ids.append([id for id, broker in brokers.items() if broker.port == port])
+            door.kill()
+    assert len(ids[0]) == 1
+    assert ids[0] == ids[1]
+
+
+def test_a_new_door_is_listed_by_the_others_once_it_is_ready(server: EmbeddedServer, door: Door) -> None:
+    with running_door(server.controller_uri) as later:
+        for each in (door, later):
+            brokers = each.admin().list_topics(timeout=10).brokers.values()
+            assert {f"{broker.host}:{broker.port}" for broker in brokers} >= {door.address, later.address}

@@ -218,14 +218,18 @@ class CoordinatorRequests:
         try:
             self._access.require_group(peer, body.group_id, Permission.READ_UPDATE)
             self._access.check_group(peer, body.group_id)
-            await self._groups.records.delete_offsets(body.group_id, partitions)
+            read = await self._groups.delete_offsets(body.group_id, partitions)
         except NadiError as error:
             return {"error_code": coordinator_code(error), "topics": ()}
+        codes = dict.fromkeys(read, ErrorCode.group_subscribed_to_topic)
         return {
             "topics": [
                 {
                     "name": topic.name,
-                    "partitions": [{"partition_index": part.partition_index} for part in topic.partitions],
+                    "partitions": [
+                        {"partition_index": part.partition_index, "error_code": codes.get(topic.name, ErrorCode.none)}
+                        for part in topic.partitions
+                    ],
                 }
                 for topic in body.topics
             ]

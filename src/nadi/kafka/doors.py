@@ -40,14 +40,17 @@ class Doors:
         self._on_beat = on_beat
         self._stores, self._scope, self._table = stores, scope, Table(stores, scope, KAFKA_TABLE)
         self._members = Members(stores, scope, KAFKA_TABLE, _DOORS)
-        self.own = Door(_node_id(self._members.name), host, port)
+        self.own = _door(host, port)
         self._live = [self.own]
         self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Report this door; return once the others list it as well."""
         await self._table.put(self._address_key(self._members.name), f"{self.own.host}\0{self.own.port}".encode())
         await self._beat()
         self._beating = asyncio.create_task(self._beat_on(), name="report a Kafka door")
+        if len(self._live) > 1:  # librdkafka waits forever for a broker that another one's list lacks
+            await asyncio.sleep(2 * PROCESS_BEAT_S)
 
     @property
     def live(self) -> list[Door]:
@@ -77,10 +80,10 @@ class Doors:
             name = entry.key.decode()
             if name in self._members.live:
                 host, _, port = entry.value.decode().partition("\0")
-                addresses[name] = Door(_node_id(name), host, int(port))
+                addresses[name] = _door(host, int(port))
             elif name not in self._members.known:
                 await self._table.remove(self._address_key(name))
-        self._live = sorted(addresses.values()) or [self.own]
+        self._live = sorted(set(addresses.values())) or [self.own]
         self._on_beat()
 
     def _address_key(self, name: str) -> bytes:
@@ -92,6 +95,8 @@ class Doors:
         await self._members.leave()
 
 
-def _node_id(name: str) -> int:
-    """Return a broker's id: an int32 that is not negative."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) >> 1
+def _door(host: str, port: int) -> Door:
+    """Return a door with its id: an int32 that is not negative, and the same after a restart. Java's admin client goes
+    on asking the leader that it knows, whatever the metadata says."""
+    digest = hashlib.blake2b(f"{host}:{port}".encode(), digest_size=4).digest()
+    return Door(int.from_bytes(digest) >> 1, host, port)

@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.serial import entity_reader
 
 from nadi.client.tables.table import ABSENT
 from nadi.errors import ConditionFailedError, NadiError
 from nadi.kafka.group_records import GroupRecords, Offsets, StoredGroup, StoredMember
+from nadi.kafka.lengths import check_lengths
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.limits import KAFKA_FIRST_JOIN_S, KAFKA_GROUP_MEMBERS, KAFKA_GROUPS, KAFKA_SESSION_S
 
@@ -31,6 +34,9 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
     "Stable",
     "Dead",
 )
+_CONSUMERS = "consumer"  # the protocol type of consumers' groups; others' metadata is opaque
+_VERSION_BYTES = 2  # before a subscription
+_read_subscription = entity_reader(ConsumerProtocolSubscription)
 
 
 class Join(NamedTuple):
@@ -122,8 +128,7 @@ class Groups:
         joining = member.joining
         self._stop_timer(member)
         self._complete_if_all(group)
-        await joining
-        self._touch(group, member)
+        await asyncio.shield(joining)  # a member whose connection is lost has joined nevertheless, as with Kafka
         return self._joined(group, member)
 
     def _admitted(self, group: _Group, join: Join) -> _Member:
@@ -285,6 +290,7 @@ class Groups:
             if member.joining is not None and not member.joining.done():
                 member.joining.set_result(None)
             member.joining = None
+            self._touch(group, member)
         self._time(group, max(member.stored.rebalance_ms for member in group.members.values()) / 1000)
 
     async def sync(
@@ -309,7 +315,7 @@ class Groups:
             syncing = member.syncing
             if group.leader == member_id:
                 await self._assign(group, assignments)
-            assignment = await syncing
+            assignment = await asyncio.shield(syncing)
         else:
             assignment = member.stored.assignment
         return {"protocol_type": group.protocol_type, "protocol_name": group.protocol, "assignment": assignment}
@@ -412,6 +418,15 @@ class Groups:
     async def check_member(self, name: str, member_id: str, instance_id: str | None, generation: int) -> None:
         """Raise KafkaError unless the consumer is a member of the group's current generation."""
         await self._known(name, member_id, instance_id, generation)
+
+    async def delete_offsets(self, name: str, partitions: Iterable[tuple[str, int]]) -> set[str]:
+        """Delete committed offsets but those of topics that members read, and return these topics; KafkaError."""
+        group = await self._group(name)
+        if group.members and group.protocol_type != _CONSUMERS:
+            raise KafkaError(ErrorCode.non_empty_group)
+        read = {topic for member in group.members.values() for topic in _topics_of(member.metadata(group.protocol))}
+        await self.records.delete_offsets(name, [partition for partition in partitions if partition[0] not in read])
+        return read
 
     # --- administration -----------------------------------------------------------------------
 
@@ -546,6 +561,16 @@ class MemberIdRequiredError(KafkaError):
     def __init__(self, member_id: str) -> None:
         super().__init__(ErrorCode.member_id_required)
         self.member_id = member_id
+
+
+def _topics_of(metadata: bytes) -> Sequence[str]:
+    """Return the topics of a consumer's subscription, none if it isn't one; later versions only add fields."""
+    try:
+        check_lengths(ConsumerProtocolSubscription, metadata, _VERSION_BYTES)
+        topics: Sequence[str] = _read_subscription(metadata, _VERSION_BYTES)[0].topics
+        return topics
+    except Exception:  # kio documents no common base of the errors of its readers
+        return ()
 
 
 def _waits(future: asyncio.Future[None] | None) -> bool:

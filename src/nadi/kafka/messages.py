@@ -45,7 +45,7 @@ PRODUCE, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 18, 17, 36
 VERSIONS = {  # by API key: the oldest and the newest version that the door implements
     PRODUCE: (3, 11),
     1: (4, 16),  # Fetch
-    2: (1, 8),  # ListOffsets
+    2: (1, 10),  # ListOffsets
     3: (4, 12),  # Metadata
     8: (2, 9),  # OffsetCommit
     9: (1, 9),  # OffsetFetch

@@ -56,7 +56,7 @@ class TopicRequests:
     async def _topic_metadata(self, peer: Peer, name: str | None, topic_id: UUID | None, *, creates: bool) -> Fields:
         known: Fields = {"name": name, "topic_id": topic_id, "topic_authorized_operations": UNKNOWN_OPERATIONS}
         try:
-            if name is None:
+            if topic_id is not None or name is None:  # Java's admin client leaves the name empty
                 name = known["name"] = self._topics.name_of(topic_id or UUID(int=0))
             topic = await self._access.found_or_created(peer, name, creates=creates)
         except NadiError as error:

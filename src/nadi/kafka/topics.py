@@ -354,8 +354,8 @@ def _is_property(tag: str) -> bool:
 
 def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolicy | None, dict[str, str]]:
     """Split properties into the stream's retention and those that are only reported; KafkaError."""
+    configured = {name: value for name, value in configured.items() if name not in _IGNORED}
     others = {name: value for name, value in configured.items() if name not in (RETENTION_MS, RETENTION_BYTES)}
-    others = {name: value for name, value in others.items() if name not in _IGNORED}
     unknown = sorted(others.keys() - DEFAULTS.keys())
     if unknown:
         raise KafkaError(ErrorCode.invalid_config, f"unknown property {unknown[0]!r}: remove it")
@@ -373,7 +373,7 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
             raise KafkaError(ErrorCode.invalid_config, f"max.message.bytes can be at most {MAX_EVENT_BYTES:,}")
         keep_ms, keep_bytes = int(configured.get(RETENTION_MS, -1)), int(configured.get(RETENTION_BYTES, -1))
         if "compact" in policy:  # everything is kept, and so are the properties
-            return None, {**others, RETENTION_MS: str(keep_ms), RETENTION_BYTES: str(keep_bytes)}
+            return None, dict(configured)
         if keep_ms > 0:
             return RetentionPolicy.by_time(keep_ms), others
         if keep_bytes > 0:
