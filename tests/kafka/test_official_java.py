@@ -11,7 +11,8 @@ import pytest
 from bench.kafka.jars import BROKER, Missing, jars_of
 from tests.kafka.support import Door
 
-CHECKS = ("idempotent", "transactional", "cooperative", "range", "times", "topics", "records", "groups", "cluster")
+ALWAYS = ("transactional", "cooperative")
+CHECKS = (*ALWAYS, "idempotent", "range", "times", "topics", "records", "groups", "cluster")
 pytestmark = [pytest.mark.compatibility, pytest.mark.timeout(300)]
 
 
@@ -27,7 +28,9 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}{os.pathsep}{jars}"
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    "check", [pytest.param(check, marks=() if check in ALWAYS else pytest.mark.slow) for check in CHECKS]
+)
 def test_official_java_client(door: Door, classpath: str, check: str) -> None:
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "KafkaCheck", door.address, check]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
