@@ -1,4 +1,4 @@
-"""Bad requests end their own connection, or get one of Kafka's error codes; nobody else notices."""
+"""A bad request ends its own connection, or gets an error code of Kafka; other connections continue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_random_bodies_of_known_requests_end_only_their_connection(door: Door, k
     assert is_alive(door)
 
 
-@pytest.mark.parametrize("size", [-1, 0, 7, 101 << 20, (1 << 31) - 1])
+@pytest.mark.parametrize("size", [-1, 0, 7, 33 << 20, (1 << 31) - 1])
 def test_impossible_lengths_end_the_connection(door: Door, size: int) -> None:
     with Connection(door.address) as connection:
         connection.socket.sendall(size.to_bytes(4, "big", signed=True) + b"x" * 100)

@@ -1,4 +1,4 @@
-"""Topics through the door: what is written is read, whatever happens to the stream's segments or to the door."""
+"""Consumers read all records of a topic through splits, merges and restarts of the door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: what is aborted is never seen, what is committed is seen whole, with the offsets of the group."""
+"""Consumers never see aborted records; committed ones appear together with the group's offsets."""
 
 from __future__ import annotations
 

@@ -130,9 +130,9 @@ class Account:
         """How many more bytes the account may hold."""
         return max(0, self._pool.share_bytes - self.buffered_bytes)
 
-    async def wait_for_capacity(self) -> None:
-        """Wait until the account may hold more bytes."""
-        while not self.capacity_bytes:
+    async def wait_for_capacity(self, size_bytes: int = 1) -> None:
+        """Wait until the account may hold `size_bytes` more, or as many as any account may hold."""
+        while self.capacity_bytes < min(size_bytes, self._pool.largest_share_bytes):
             released = asyncio.Event()
             self._pool.wait(released.set)
             try:

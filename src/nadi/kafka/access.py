@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nadi.access.authentication import Gate
+from nadi.access.budget import Account
 from nadi.access.permissions import Caller, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.doors import Doors
@@ -15,10 +16,11 @@ from nadi.kafka.transactions import ProducerInstance
 
 @dataclass(slots=True)
 class Peer:
-    """A connection's client. mechanism: of the login. caller: None before the login, or if callers needn't
-    authenticate."""
+    """A connection's client. sending: its account of unsent bytes. mechanism: of the login. caller: None before the
+    login, or if callers needn't authenticate."""
 
     host: str
+    sending: Account
     mechanism: str = ""
     caller: Caller | None = None
 

@@ -25,7 +25,6 @@ _CHECKED_FROM = 21  # the checksum covers the bytes from here
 _MAGIC = 2
 _CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC = 0x20, 0x10, 0x08, 0x07
 _LAST_CODEC = 4
-_INT32 = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,6 @@ class Batch:
     is_transactional: bool
     data: bytes
     is_plain: bool = False
-
-    @property
-    def last_sequence(self) -> int:
-        return (self.sequence + self.count - 1) % _INT32
 
 
 def read_header(data: bytes) -> Batch | None:

@@ -16,7 +16,7 @@ from nadi.model.streamcut import StreamCut
 
 @asynccontextmanager
 async def _opened(manager: StreamManager, scope: str, name: str) -> AsyncIterator[Topic]:
-    topics = Topics(manager, scope, DEFAULT_KAFKA_PARTITIONS, None, ChunkCache(4 * KAFKA_CHUNK_BYTES), lambda _: None)
+    topics = Topics(manager, scope, DEFAULT_KAFKA_PARTITIONS, ChunkCache(4 * KAFKA_CHUNK_BYTES), lambda _: None)
     try:
         yield await topics.get(name)
     finally:

@@ -120,7 +120,8 @@ class RecordRequests:
         while True:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             logs: list[SegmentLog] = []
-            fetch = _Fetch(min(max(body.max_bytes, 1), KAFKA_FETCH_BYTES))
+            await peer.sending.wait_for_capacity()
+            fetch = _Fetch(min(max(body.max_bytes, 1), KAFKA_FETCH_BYTES, peer.sending.capacity_bytes))
             responses = []
             for asked in body.topics:
                 name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)

@@ -101,7 +101,7 @@ class LogStorage(NamedTuple):
 
 
 class SegmentLog:
-    """One segment: call `open` first. partitions: those whose keys it takes; `end_offset` and the like take one."""
+    """One segment: call `load` first. partitions: those whose keys it takes; `end_offset` and the like take one."""
 
     def __init__(self, storage: LogStorage, segment: SegmentRange, partitions: Sequence[int]) -> None:
         self.segment, self.partitions = segment, partitions

@@ -19,7 +19,6 @@ from nadi.access.authentication import Gate
 from nadi.access.budget import Budget
 from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets, raise_file_limit
 from nadi.client.aio import StreamManager
-from nadi.client.exports import ScalingPolicy
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
 from nadi.errors import NadiError, ProtocolError
@@ -58,14 +57,13 @@ from nadi.limits import (
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
-_SCALING = ScalingPolicy.by_data_rate(8 * 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorOptions:
     """Options of a door. host, port: to listen at; 0 for any free port. advertised: what clients connect to, if it
-    differs. scope: of the topics' streams. partitions: of a topic that is created without a number. scaling: of the
-    streams of new topics. auto_creates: whether asking for a missing topic creates it."""
+    differs. scope: of the topics' streams. partitions: of a topic that is created without a number. auto_creates:
+    whether asking for a missing topic creates it."""
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_KAFKA_PORT
@@ -73,7 +71,6 @@ class DoorOptions:
     advertised_port: int | None = None
     scope: str = DEFAULT_KAFKA_SCOPE
     partitions: int = DEFAULT_KAFKA_PARTITIONS
-    scaling: ScalingPolicy = _SCALING
     auto_creates: bool = True
 
 
@@ -99,7 +96,6 @@ class KafkaDoor:
             manager,
             options.scope,
             options.partitions,
-            options.scaling,
             ChunkCache(KAFKA_CACHE_BYTES),
             self._producing.close_topic,
         )
@@ -210,11 +206,11 @@ class _Connection:
         self, door: KafkaDoor, accepted: AcceptedConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._door, self._accepted, self._reader, self._writer = door, accepted, reader, writer
-        self._peer = Peer(accepted.address)
         self._answers: asyncio.Queue[_Answer] = asyncio.Queue(KAFKA_REQUESTS_AT_ONCE)
         self._read_by = self._sent_by = math.inf  # by the loop's clock
         self._received = door.budget.receiving.account()
         self._sending = door.budget.sending.account()
+        self._peer = Peer(accepted.address, self._sending)
 
     async def run(self) -> None:
         try:
@@ -258,7 +254,7 @@ class _Connection:
             if not 8 <= size <= most:
                 raise ProtocolError(f"a request of {size:,} bytes: the limit is {most:,}")
             self._accepted.mark_busy()
-            await self._received.wait_for_capacity()
+            await self._received.wait_for_capacity(size)
             self._received.take(size)
             self._read_by = now() + SEND_TIMEOUT_S
             frame = await self._reader.readexactly(size)

@@ -128,7 +128,7 @@ class TopicLog:
             if segment.segment_id in found:
                 positions[segment.segment_id] = min(found[segment.segment_id])
             else:  # all its records are before the offsets, or it takes no partition
-                log = await self._log(segment)
+                log = await self.log(segment)
                 await log.refresh()
                 positions[segment.segment_id] = log.position
         return positions
@@ -162,9 +162,6 @@ class TopicLog:
         """Read where the stream begins before it is used next."""
         self._head_at = -KAFKA_HEAD_CACHED_S
 
-    async def log(self, segment: SegmentRange) -> SegmentLog:
-        return await self._log(segment)
-
     def close(self) -> None:
         for task in self._opening.values():
             task.cancel()
@@ -184,7 +181,7 @@ class TopicLog:
             for epoch in epochs:
                 for segment in await self.epoch(epoch):
                     if segment.segment_id in self._head and takes(segment, position):
-                        return self._chains.setdefault(partition, [await self._log(segment)])
+                        return self._chains.setdefault(partition, [await self.log(segment)])
             raise NotFoundError(f"no segment of {self._storage.scope}/{self._storage.stream} takes {position}")
         return chain
 
@@ -210,13 +207,14 @@ class TopicLog:
         segment = next((each.segment for each in successors if takes(each.segment, position)), None)
         if segment is None:
             return False
-        log = await self._log(segment)
+        log = await self.log(segment)
         chain = await self._chain(partition)
         if chain[-1] is last:
             chain.append(log)
         return True
 
-    async def _log(self, segment: SegmentRange) -> SegmentLog:
+    async def log(self, segment: SegmentRange) -> SegmentLog:
+        """Return a segment's log, with its counts from the table or from its predecessors."""
         log = self._logs.get(segment.segment_id)
         if log is not None:
             return log
@@ -245,7 +243,7 @@ class TopicLog:
             piece = next((piece for piece in older if takes(piece, self.positions[partition])), None)
             state = (0, NO_TIME)
             if piece is not None:
-                log = await self._log(piece)
+                log = await self.log(piece)
                 try:
                     await _complete(log)
                     state = log.state(partition)

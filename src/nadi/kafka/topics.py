@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4, uuid5
+from weakref import WeakValueDictionary
 
 from nadi.client.aio import StreamManager
 from nadi.client.exports import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.idempotent.writer import StreamShape
 from nadi.client.manager.streams import stores_of
 from nadi.client.tables.catalog import remove_all
-from nadi.client.tables.table import ABSENT, Table
+from nadi.client.tables.table import ABSENT
 from nadi.errors import AlreadyExistsError, ConditionFailedError, InvalidArgumentError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.segment_log import ChunkCache, LogStorage
@@ -73,6 +74,7 @@ _IGNORED = {  # properties of Kafka's storage, accepted without an effect
 }
 PRODUCER_BITS = 20  # of a producer's id, below the time of its creation
 _PRODUCERS, _PLAIN = b"producer", b"partitions/"
+_SCALING = ScalingPolicy.by_data_rate(8 * 1024)  # of a new topic's stream
 _IDS = UUID("6b61666b-6100-4000-8000-000000000000")
 
 
@@ -133,8 +135,8 @@ class Topic:
 class Topics:
     """The topics of a scope, as one door serves them.
 
-    partitions: of a topic that is created without a number. scaling: of its stream. on_closed: called with each topic
-    that was deleted or replaced.
+    partitions: of a topic that is created without a number. on_closed: called with each topic that was deleted or
+    replaced.
     """
 
     def __init__(
@@ -142,17 +144,16 @@ class Topics:
         manager: StreamManager,
         scope: str,
         partitions: int,
-        scaling: ScalingPolicy | None,
         chunks: ChunkCache,
         on_closed: Callable[[str], object],
     ) -> None:
         self.scope, self.table = scope, manager.table(scope, KAFKA_TABLE)
         self._manager, self._stores = manager, stores_of(manager)
-        self._partitions, self._scaling, self._chunks = partitions, scaling, chunks
+        self._partitions, self._chunks = partitions, chunks
         self._on_closed = on_closed
         self._topics: dict[str, Topic] = {}
         self._names: dict[UUID, str] = {}
-        self._reading: dict[str, asyncio.Lock] = {}
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self) -> None:
         """Create the scope and its table if they are missing."""
@@ -223,8 +224,7 @@ class Topics:
         return topic
 
     def _log(self, properties: TopicProperties, stream: str) -> TopicLog:
-        table: Table = Table(self._stores, self.scope, KAFKA_TABLE)
-        storage = LogStorage(self._stores, self.scope, stream, table, _rows_of(properties), self._chunks)
+        storage = LogStorage(self._stores, self.scope, stream, self.table, _rows_of(properties), self._chunks)
         return TopicLog(storage, properties.partitions)
 
     def _properties_of(self, name: str, configuration: StreamConfiguration) -> TopicProperties:
@@ -261,9 +261,8 @@ class Topics:
         """Create a topic; AlreadyExistsError, KafkaError. partitions: -1 for the door's number."""
         stream, partitions, (retention, others) = self._checked(name, partitions, configured)
         tags = {PARTITIONS: str(partitions), ID: uuid4().hex, **others}
-        assert self._scaling is not None, "only doors create topics"
         configuration = StreamConfiguration(
-            self._scaling, retention, tuple(f"{_TAG}{key}={value}" for key, value in tags.items())
+            _SCALING, retention, tuple(f"{_TAG}{key}={value}" for key, value in tags.items())
         )
         if not await self._stores.controller.create_stream(self.scope, stream, configuration):
             raise AlreadyExistsError("topic", name)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -90,7 +91,7 @@ class Transactions:
     ) -> None:
         self._stores, self._scope, self._table = stores, scope, table
         self._is_own, self._new_producer_id = is_own, new_producer_id
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known: dict[str, StoredTransaction] = {}  # as this door last read them, for batches
         self._checking: asyncio.Task[None] | None = None
 
@@ -192,10 +193,6 @@ class Transactions:
         is_current = stored.epoch == producer.epoch
         raise KafkaError(ErrorCode.invalid_txn_state if is_current else ErrorCode.invalid_producer_epoch)
 
-    def forget(self, name: str) -> None:
-        """Read a record again before the next batch."""
-        self._known.pop(name, None)
-
     async def end(self, producer: ProducerInstance, *, commits: bool) -> None:
         """Commit or abort the transaction; return once consumers see it."""
         name = producer.name
@@ -273,7 +270,10 @@ class Transactions:
                     name = entry.key.decode()
                     stored = msgspec.msgpack.decode(entry.value, type=StoredTransaction)
                     if stored.state != EMPTY and self._is_own(name):
-                        await self._check(name)
+                        try:
+                            await self._check(name)
+                        except NadiError as error:  # the others don't wait for it
+                            log.warning("the Kafka transaction of %s can't be ended: %s", name, error)
             except NadiError as error:
                 log.warning("Kafka transactions could not be checked: %s", error)
             await asyncio.sleep(KAFKA_TRANSACTIONS_CHECKED_S)
@@ -327,7 +327,7 @@ class Transactions:
         try:
             versions = (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=False)).versions
         except ConditionFailedError:
-            self.forget(name)
+            self._known.pop(name, None)
             raise KafkaError(ErrorCode.concurrent_transactions) from None
         record.stored, record.version = stored, versions[0]
         self._known[name] = stored

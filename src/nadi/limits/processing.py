@@ -133,7 +133,7 @@ HDFS_UNFINISHED_S = 3600.0  # a killed writer's leftovers are deleted at this ag
 HDFS_SET_TRIES = 20  # of a compare-and-set change to a small value
 
 # --- Kafka door -----------------------------------------------------------------------------------
-KAFKA_REQUEST_BYTES = 100 * MIB  # of one request, as Kafka's socket.request.max.bytes
+KAFKA_REQUEST_BYTES = 32 * MIB  # of one request; a producer's have 1 MiB by default
 KAFKA_RECEIVED_BYTES = 256 * MIB  # of all requests that are being received or answered,
 KAFKA_UNKNOWN_PEER_BYTES = 64 * KIB  # of a request before the login
 KAFKA_IDLE_S = 600.0  # without a request, as Kafka's connections.max.idle.ms
