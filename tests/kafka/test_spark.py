@@ -18,7 +18,7 @@ import pytest
 import nadi
 from bench.kafka.jars import SPARK, Missing, jars_of
 from nadi.standalone.embedded import EmbeddedServer
-from tests.kafka.support import LIMIT_S, SCOPE, Door, consumed, written
+from tests.kafka.support import LIMIT_S, SCOPE, Door, consumed, running_door, written
 from tests.spark.scaled import scale_somehow
 from tests.support.spark import spark_session, with_settings
 
@@ -171,6 +171,45 @@ def test_real_time_mode_counts_each_record_once_in_its_state(
                     (message,) = consumed(consumer, 1)
                     latest[message.key()] = int(message.value())
     consumer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_killed_doors_leave_each_record_once_in_the_state(
+    spark: Any, server: EmbeddedServer, manager: nadi.StreamManager, door: Door, tmp_path: Path
+) -> None:
+    """Spark's door is killed 20 times at any moment of its batches; the producer has another one."""
+    kills, records, seed = 20, 200, random.Random(47)
+    door.create("killed-in", 1)
+    door.create("killed-out", 1)
+    port, restarts = 0, 0
+    query: Any = None
+    with with_settings(spark, REAL_TIME):
+        for kill in range(kills + 1):
+            with running_door(server.controller_uri, port=port) as killed:
+                port = int(killed.address.rpartition(":")[2])
+                counts = read_stream(spark, killed, "killed-in").groupBy("key").count()
+                writer = counts.selectExpr("key", "CAST(count AS string) AS value").writeStream.format("kafka")
+                writer = writer.options(**kafka(killed), topic="killed-out").trigger(realTime="1 second")
+                writer = writer.outputMode("update").option("checkpointLocation", str(tmp_path))
+                for number in range(10):
+                    write(door, "killed-in", range(number * records // 10, (number + 1) * records // 10))
+                    if query is None or not query.isActive:
+                        restarts += query is not None
+                        query = writer.start()
+                    if kill < kills and number == 7:
+                        time.sleep(seed.random())
+                        killed.kill()
+
+        def is_counted() -> bool:
+            assert query.isActive, query.exception()
+            return values(manager, "killed-out").count((kills + 1) * records // 5) >= 5
+
+        until(is_counted)
+        query.stop()
+    found = values(manager, "killed-out")
+    assert max(found) == (kills + 1) * records // 5
+    print(f"{kills} kills, {restarts} restarts of the query, {len(found)} results")
 
 
 def test_the_guide(spark: Any, manager: nadi.StreamManager, door: Door, tmp_path: Path) -> None:
