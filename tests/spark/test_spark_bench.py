@@ -17,7 +17,9 @@ from bench.spark.setting import Sizes
 TINY = Sizes(rows=2_000, batches=2, warm=1, a_batch=500, runs=1)
 
 
-READS = {f"batch read, {number} segment{'s' * (number > 1)}" for number in (1, 4, 16)}
+READS = {f"batch read, {number} segment{'s' * (number > 1)}" for number in (1, 4, 16)} | {
+    "batch read, 4 segments, of ready batches"
+}
 WRITES = {"stream to stream, exactly once", "streaming write, exactly once", "first row of a stream"}
 
 
