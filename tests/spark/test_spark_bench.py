@@ -49,5 +49,5 @@ def test_comparison_with_sparks_kafka_source(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "spark", "kafka", "real-time", "--quick", "--data", str(tmp_path)]
     subprocess.run([*command, "--json", str(found)], check=True, timeout=300, cwd=Path(__file__).parents[2])
     rows = json.loads(found.read_text())
-    assert len(rows) == 7 + 12
+    assert len(rows) == 8 + 12
     assert all(row["value"] > 0 for row in rows)
