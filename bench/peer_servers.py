@@ -1,4 +1,4 @@
-"""The servers of `script/bench peers`: nadi's, NATS's and Kafka's, each in its own folder and process.
+"""The servers of `script/bench peers`: nadi's, NATS's, Kafka's and Pravega's, each in its own folder and process.
 
 Each syncs before it acknowledges. All provide an address, the process, its start time, and a way to wait until it has
 nothing left to write.
@@ -6,6 +6,7 @@ nothing left to write.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import nadi
+from bench.jars import PRAVEGA, jars_of
 from bench.kafka.broker import running
 from bench.listening import HOST, await_listening, ended, free_port
 from bench.peer_environments import CACHE
@@ -24,9 +26,36 @@ from nadi.segmentstore.data_dir import TIER2
 from nadi.standalone.embedded import EmbeddedServer
 
 HEAP = "1g"  # what Kafka's own script gives its broker
+_PRAVEGA_START_S = 120.0
 _KAFKA = """
 auto.create.topics.enable=false
 log.flush.interval.messages=1
+"""
+_NODES = "/pravega/pravega-cluster/bookkeeper"
+_PRAVEGA = """
+pravegaservice.container.count=4
+pravegaservice.cache.size.max=536870912
+pravegaservice.service.listener.host.nameOrIp={host}
+pravegaservice.service.listener.port={store}
+pravegaservice.service.published.host.nameOrIp={host}
+pravegaservice.admin.gateway.enable=false
+pravegaservice.zk.connect.uri={host}:{zookeeper}
+pravegaservice.dataLog.impl.name=BOOKKEEPER
+pravegaservice.storage.impl.name=FILESYSTEM
+pravegaservice.storage.layout=CHUNKED_STORAGE
+filesystem.root={tier2}
+bookkeeper.zk.connect.uri={host}:{zookeeper}
+bookkeeper.ledger.path={nodes}/ledgers
+bookkeeper.ensemble.size=1
+bookkeeper.write.quorum.size=1
+bookkeeper.ack.quorum.size=1
+autoscale.controller.connect.uri=tcp://{host}:{controller}
+controller.container.count=4
+controller.zk.connect.uri={host}:{zookeeper}
+controller.service.rpc.listener.port={controller}
+controller.service.rpc.published.host.nameOrIp={host}
+controller.service.rpc.published.port={controller}
+controller.service.rest.listener.port={rest}
 """
 
 
@@ -82,3 +111,32 @@ def kafka_server(folder: Path) -> Iterator[Served]:
     """Run Kafka's server. Formatting its folder starts Java separately, and isn't in the start time. Raises Missing."""
     with running(folder / "kafka", 1, _KAFKA, HEAP) as broker:
         yield Served(broker.address, broker.pid, broker.started_s, partial(settle, broker.pid, folder, 0))
+
+
+@contextmanager
+def pravega_server(folder: Path) -> Iterator[Served]:
+    """Run Pravega's own servers with BookKeeper and ZooKeeper, all in one process that syncs. Raises Missing."""
+    names = ("store", "zookeeper", "controller", "rest", "bookie")
+    ports = {name: free_port() for name in names}
+    (folder / "tier2").mkdir()
+    text = _PRAVEGA.format(host=HOST, nodes=_NODES, tier2=folder / "tier2", **ports)
+    settings, logging = folder / "pravega.properties", folder / "logback.xml"
+    settings.write_text(text)
+    logging.write_text('<configuration><root level="WARN"/></configuration>')
+    java = ["java", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={HEAP}", f"-Dlogback.configurationFile={logging}"]
+    java += [f"-Dpravega.configurationFile={settings}", *(f"-D{line}" for line in text.split())]
+    java += [
+        "-cp",
+        os.pathsep.join(map(str, jars_of(PRAVEGA))),
+        str(Path(__file__).parent / "java/DurablePravega.java"),
+    ]
+    command = [*java, str(folder), str(ports["zookeeper"]), str(ports["bookie"]), _NODES]
+    started_s = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with ended(process):
+        await_listening(process, ports["controller"], _PRAVEGA_START_S)
+        settles = partial(settle, process.pid, folder, 0)
+        try:
+            yield Served(f"tcp://{HOST}:{ports['controller']}", process.pid, started_s, settles)
+        finally:
+            process.kill()  # a clean end takes it minutes, and nothing of it is needed

@@ -1,4 +1,4 @@
-"""`script/bench peers`: nadi, Pravega's Python package on nadi, NATS JetStream and Kafka at the same work.
+"""`script/bench peers`: nadi, Pravega's Python package on nadi and on Pravega, NATS JetStream, Kafka at the same work.
 
 All peers acknowledge after a sync; the disk's own figures come first. Server and clients run on this machine, each work
 on a new server. All peers do a work before the next one, so that they share the machine's good and bad minutes. The
@@ -17,11 +17,11 @@ from shutil import rmtree
 
 from rich.console import Console
 
-from bench.kafka.jars import BROKER, Missing, jars_of
+from bench.jars import BROKER, PRAVEGA, Missing, jars_of
 from bench.measure import Figure, disk
 from bench.peer_environments import NotInstallableError, python_of
 from bench.peer_runs import MADE_BY_NADI, PeerUnderTest, measure
-from bench.peer_servers import HEAP, kafka_server, nadi_server, nats_server
+from bench.peer_servers import HEAP, kafka_server, nadi_server, nats_server, pravega_server
 from bench.peer_table import WORKS, Column, Failure, Runs, cell, found_in, table_of
 from bench.peer_work import Figures
 
@@ -59,6 +59,18 @@ PEERS = (
         server=nadi_server,
         works=_WITHOUT_ACKS,
         made_by=MADE_BY_NADI,
+    ),
+    PeerUnderTest(
+        short="pravega-server",
+        name="Pravega 0.13",
+        idiom=f"BookKeeper that syncs its journal, ZooKeeper, segment store and controller in one process, {HEAP} of "
+        "heap; the same package",
+        module="peer_pravega",
+        packages=("pravega==0.3.8",),
+        server=pravega_server,
+        works=_WITHOUT_ACKS,
+        made_by=MADE_BY_NADI,
+        needs=lambda: jars_of(PRAVEGA),
     ),
     PeerUnderTest(
         short="nats",

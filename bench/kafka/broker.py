@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.kafka.jars import BROKER, jars_of
+from bench.jars import BROKER, jars_of
 from bench.listening import await_listening, ended, free_port
 
 _PROPERTIES = """

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.kafka.jars import BROKER, SPARK, Missing, jars_of
+from bench.jars import BROKER, SPARK, Missing, jars_of
 from bench.spark import batches, chains, first, kafka, reads, real_time, writes
 from bench.spark.setting import QUICK, Bench, Sizes, opened
 from bench.spark.tally import Row

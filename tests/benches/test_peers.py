@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench import peer_environments, peer_program, peers
 from bench.__main__ import main
-from bench.kafka.jars import Missing
+from bench.jars import Missing
 from bench.part import ROOT
 from bench.peer_environments import NotInstallableError, python_of
 from bench.peer_program import Pace
@@ -25,7 +25,7 @@ from bench.peer_work import END, KEYS, SMALL, WARM, Acked, Figures
 from tests.support.clocks import OnlySleeps
 
 TAIL = Row("tail, p50", "tail", "p50", "ms")
-NADI, BATCH, PRAVEGA, NATS, KAFKA = peers.PEERS
+NADI, BATCH, PRAVEGA, PRAVEGA_SERVER, NATS, KAFKA = peers.PEERS
 MEASURED = {  # the parts of a work's figures
     "write-100": {"events", "mb"},
     "write-1000": {"events", "mb"},
@@ -82,7 +82,7 @@ def test_batches_are_written_to_disk_once(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "work", ["write-1000", "after-load", "round-trip", "tail", "read", "spread-on-100", "disk", "start"]
 )
-@pytest.mark.parametrize("peer", [KAFKA, NATS, PRAVEGA], ids=lambda peer: peer.short)
+@pytest.mark.parametrize("peer", [KAFKA, NATS, PRAVEGA, PRAVEGA_SERVER], ids=lambda peer: peer.short)
 def test_other_peers_complete_their_works(peer: PeerUnderTest, work: str, tmp_path: Path) -> None:
     python = python_with(peer)
     if work not in peer.works:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka.jars import BROKER, Missing, jars_of
+from bench.jars import BROKER, Missing, jars_of
 from tests.kafka.support import Door
 
 ALWAYS = ("transactional", "cooperative")

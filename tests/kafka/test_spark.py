@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import nadi
-from bench.kafka.jars import SPARK, Missing, jars_of
+from bench.jars import SPARK, Missing, jars_of
 from nadi.standalone.embedded import EmbeddedServer
 from tests.kafka.support import LIMIT_S, SCOPE, Door, consumed, running_door, written
 from tests.spark.scaled import scale_somehow

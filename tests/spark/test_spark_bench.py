@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.kafka import jars
+from bench import jars
 from bench.spark import forms
 from bench.spark.setting import Sizes
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from bench.kafka.jars import SPARK, Missing, jars_of
+from bench.jars import SPARK, Missing, jars_of
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 

@@ -1,4 +1,4 @@
-"""The jars of Kafka's broker and of Spark's source for it, downloaded once from Maven Central."""
+"""The jars of Kafka's broker, of Spark's source for it, and of Pravega's servers, from Maven Central."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
-BROKER, SPARK = "broker", "spark"
-_POM = Path(__file__).with_name("broker.xml")
+BROKER, SPARK, PRAVEGA = "broker", "spark", "pravega"
+_POMS = {BROKER: "kafka.xml", PRAVEGA: "pravega.xml"}  # in the folder `java`
 _MAVEN = "https://repo1.maven.org/maven2/"
 _OF_SPARK = {  # what Spark 4.3 itself lacks of the newest release there is, with SHA-256
     "org/apache/spark/spark-sql-kafka-0-10_2.13/4.2.0/spark-sql-kafka-0-10_2.13-4.2.0.jar": (
@@ -31,23 +31,24 @@ _PATIENCE = ("-Daether.connector.connectTimeout=10000", "-Daether.connector.requ
 
 
 class Missing(Exception):
-    """Kafka is unavailable here; the message has the reason."""
+    """The jars are unavailable here; the message has the reason."""
 
 
 def jars_of(kind: str) -> list[Path]:
-    """Return the paths of the jars. Raises Missing without Java, or if they can't be downloaded; the broker's need
-    Maven, too."""
-    for program in ("java", "mvn") if kind == BROKER else ("java",):
+    """Return the paths of the jars. Raises Missing without Java and Maven, or if they can't be downloaded; Spark's need
+    no Maven."""
+    pom = Path(__file__).with_name("java") / _POMS[kind] if kind in _POMS else None
+    for program in ("java",) if pom is None else ("java", "mvn"):
         if shutil.which(program) is None:
-            raise Missing(f"Kafka needs `{program}`, which is not installed")
-    wanted = _POM.read_bytes() if kind == BROKER else "\n".join(_OF_SPARK.values()).encode()
+            raise Missing(f"{kind} needs `{program}`, which is not installed")
+    wanted = "\n".join(_OF_SPARK.values()).encode() if pom is None else pom.read_bytes()
     mark = hashlib.sha256(wanted).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "nadi" / "bench" / f"kafka-{kind}-{mark}"
+    folder = cache / "nadi" / "bench" / f"{kind}-{mark}"
     if not folder.is_dir():
         draft = folder.with_name(f"{folder.name}.{os.getpid()}")
         try:
-            (_download_broker if kind == BROKER else _download_spark)(draft)
+            _download_spark(draft) if pom is None else _download(pom, draft)
         except Missing:
             shutil.rmtree(draft, ignore_errors=True)
             raise
@@ -58,15 +59,16 @@ def jars_of(kind: str) -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def _download_broker(folder: Path) -> None:
-    command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *_PATIENCE, f"--file={_POM}"]
+def _download(pom: Path, folder: Path) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *_PATIENCE, f"--file={pom}"]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise Missing(f"downloading Kafka took longer than {_TIMEOUT_S} s") from None
+        raise Missing(f"downloading the jars of {pom.name} took longer than {_TIMEOUT_S} s") from None
     if run.returncode:
-        raise Missing(f"Maven can't download Kafka: {run.stdout.strip().splitlines()[0][:300] if run.stdout else '?'}")
+        said = run.stdout.strip().splitlines()
+        raise Missing(f"Maven can't download the jars of {pom.name}: {said[0][:300] if said else '?'}")
 
 
 def _download_spark(folder: Path) -> None:
