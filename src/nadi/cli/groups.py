@@ -80,6 +80,11 @@ def _delete(manager: StreamManager, scope: str, group: str, force: bool | None) 
     return manager.reader_group_manager(scope).delete_reader_group(group)
 
 
+def _find(manager: StreamManager, scope: str, group: str, force: bool | None) -> None:
+    _check_own(manager, scope, group, force)
+    manager.reader_group_manager(scope).get_reader_group(group)
+
+
 Force = Annotated[
     bool | None,
     typer.Option("--force", help="Delete it even if it belongs to a function or lake, which then starts over."),
@@ -91,7 +96,7 @@ group_app = Resource(
     rows=_rows,
     for_people=_for_people,
     delete=_delete,
-    find=_check_own,
+    find=_find,
     question=" and its positions?",
     options={"force": Force},
 ).app()
