@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from uuid import UUID
 
 import msgspec
 
@@ -19,12 +20,13 @@ _GROUPS, _COMMITS = b"group/", b"commit/"
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """A group's offset of a partition, as its consumer committed it."""
+    """A group's offset of a partition, as its consumer committed it. A later topic of the name has another topic_id."""
 
     offset: int
     leader_epoch: int
     metadata: str | None
     committed_ms: int
+    topic_id: UUID
 
 
 class StoredMember(msgspec.Struct, frozen=True, array_like=True):

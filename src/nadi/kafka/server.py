@@ -46,6 +46,7 @@ from nadi.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS,
     KAFKA_CACHE_BYTES,
+    KAFKA_CLEANED_S,
     KAFKA_IDLE_S,
     KAFKA_RECEIVED_BYTES,
     KAFKA_REQUEST_BYTES,
@@ -149,6 +150,7 @@ class KafkaDoor:
         self._transactions.start()
         self.listener.listen(sockets, self._tls)
         self._patrolling = asyncio.create_task(self._patrol(), name="end overdue Kafka connections")
+        self._cleaning = asyncio.create_task(self._clean_on(), name="remove records of deleted Kafka topics")
 
     async def _patrol(self) -> None:
         """End connections whose peers are overdue. One timer for all is a fifth of the work of one per request."""
@@ -157,8 +159,17 @@ class KafkaDoor:
             for connection in list(self._connections.values()):
                 connection.end_if_overdue()
 
+    async def _clean_on(self) -> None:
+        while True:
+            try:
+                await self._topics.remove_orphans()
+            except NadiError as error:
+                log.warning("records of deleted Kafka topics could not be removed: %s", error)
+            await asyncio.sleep(KAFKA_CLEANED_S)
+
     async def stop(self) -> None:
         self.listener.close()
+        self._cleaning.cancel()
         await self._doors.stop()
         for task in self._connections:
             task.cancel()

@@ -156,5 +156,6 @@ KAFKA_FIRST_JOIN_S = 0.5  # an empty group waits this long for more members
 KAFKA_GROUPS = 10_000  # of one door
 KAFKA_SESSION_S = (1.0, 1800.0)  # a group member's shortest and longest session
 KAFKA_TRANSACTION_S = 900.0  # the longest timeout of a transaction, as Kafka's transaction.max.timeout.ms
+KAFKA_CLEANED_S = 3600.0  # interval of looking for deleted topics that have left records
 KAFKA_TRANSACTIONS_CHECKED_S = 5.0  # interval of looking for transactions that have timed out
 KAFKA_METADATA_BYTES = 4096  # stored with a committed offset
