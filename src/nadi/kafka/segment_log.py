@@ -299,7 +299,7 @@ class SegmentLog:
     def recent_offset(self, batch: Batch) -> int:
         """Return the offset of a batch that was stored lately; -1 if it isn't found."""
         for placed in reversed(self._tail.batches.get(batch.partition, [])):
-            if placed.batch.data == batch.data:
+            if placed.batch.repeats(batch):
                 return placed.offset
         return -1
 

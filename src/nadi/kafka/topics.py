@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -50,11 +51,12 @@ _TAG = "kafka."
 PARTITIONS, ID = "partitions", "id"
 RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
 KEEP_ALL = "-1"
+_TIMESTAMP_TYPE, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 DEFAULTS = {  # the properties that clients ask for, with nadi's behaviour as values
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "max.message.bytes": str(KAFKA_BATCH_BYTES),
-    "message.timestamp.type": "CreateTime",
+    _TIMESTAMP_TYPE: "CreateTime",
     "min.insync.replicas": "1",
     RETENTION_BYTES: KEEP_ALL,
     RETENTION_MS: KEEP_ALL,
@@ -82,6 +84,7 @@ _IGNORED = {  # properties of Kafka's storage, accepted without an effect
     "segment.ms",
 }
 PRODUCER_BITS = 20  # of a producer's id, below the time of its creation
+_UNKNOWN_USERS = b"unknown-users"
 _PRODUCERS, _PLAIN, _OFFSETS = b"producer", "plain/", "offsets/"
 _SCALING = ScalingPolicy.by_data_rate(8 * 1024)  # of a new topic's stream
 
@@ -119,6 +122,11 @@ class TopicProperties:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.value("cleanup.policy")
+
+    @property
+    def has_append_times(self) -> bool:
+        """Whether records get the time of their storing."""
+        return self.value(_TIMESTAMP_TYPE) == _LOG_APPEND_TIME
 
 
 class _PlainTopic(msgspec.Struct, frozen=True, array_like=True):
@@ -173,9 +181,14 @@ class Topics:
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self) -> None:
-        """Create the scope and its table if they are missing."""
+        """Create the scope, its table and the key for logins of unknown users if they are missing."""
         await self._manager.create_scope(self.scope)
         await self.table.create()
+        with suppress(ConditionFailedError):  # there is one
+            await self.table.put(_UNKNOWN_USERS, secrets.token_bytes(32), ABSENT)
+        stored = await self.table.get(_UNKNOWN_USERS)
+        assert stored is not None, "it was stored"
+        self.unknown_users_key = bytes(stored.value)
 
     # --- finding ------------------------------------------------------------------------------
 
@@ -422,8 +435,8 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
         "delete,compact",
     ):
         raise KafkaError(ErrorCode.invalid_config, f"cleanup.policy can't be {policy!r}: use delete or compact")
-    if others.get("message.timestamp.type", "CreateTime") != "CreateTime":
-        raise KafkaError(ErrorCode.invalid_config, "message.timestamp.type can only be CreateTime")
+    if others.get(_TIMESTAMP_TYPE, "CreateTime") not in ("CreateTime", _LOG_APPEND_TIME):
+        raise KafkaError(ErrorCode.invalid_config, f"{_TIMESTAMP_TYPE} can be CreateTime or {_LOG_APPEND_TIME}")
     try:
         if int(others.get("max.message.bytes", KAFKA_BATCH_BYTES)) > MAX_EVENT_BYTES:
             raise KafkaError(ErrorCode.invalid_config, f"max.message.bytes can be at most {MAX_EVENT_BYTES:,}")
