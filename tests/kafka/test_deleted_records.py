@@ -81,7 +81,7 @@ def test_records_of_several_partitions_are_deleted(
         assert error_below(consumer, TopicPartition("cleared", 0, 32)).name() == "_AUTO_OFFSET_RESET"
         consumer.close()
         assert deleted(other, "cleared", {0: 20, 1: 10}) == {0: 33, 1: 10}, "a beginning never moves back"
-        assert cuts.bytes_between(head, cuts.head()) > 0
+        assert cuts.head() != head
         other.kill()
     segments = manager.current_segments(SCOPE, "cleared")
     manager.scale_stream(SCOPE, "cleared", [each.segment_id for each in segments], [(0.0, 0.3), (0.3, 1.0)])
