@@ -91,10 +91,15 @@ class TopicLog:
                 return
 
     async def start_cut(self) -> dict[int, int] | None:
-        """Return the positions of a stream cut where all partitions have begun; None if the stream begins there."""
+        """Return the positions of a stream cut where all partitions have begun, with the offsets there stored; None if
+        the stream begins there."""
         starts = {partition: await self.start_offset(partition) for partition in range(len(self.positions))}
         positions = await self.cut_at(starts)
-        return None if positions == self._head else positions
+        if positions == self._head:
+            return None
+        for segment, position in positions.items():
+            await self._logs[segment].record_at(position)
+        return positions
 
     async def end_offset(self, partition: int) -> int:
         """Return the offset behind the partition's last record."""
