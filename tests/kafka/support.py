@@ -70,6 +70,14 @@ def running_door(controller: str, *options: str, port: int = 0) -> Iterator[Door
             process.stdout.close()
 
 
+def python_client(code: str, *arguments: str) -> str:
+    """Run code that imports `kafka`, which is this folder in the tests' process; return what it prints."""
+    command = [sys.executable, "-I", "-c", code, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
 def written(
     producer: Producer, topic: str, values: Iterator[bytes] | list[bytes], key: Any = None, **more: Any
 ) -> list[Message]:

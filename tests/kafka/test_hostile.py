@@ -17,6 +17,7 @@ from nadi.access.permissions import Permissions
 from nadi.access.users import User, hash_password, write_users
 from nadi.config import ServerSecurity
 from nadi.kafka.messages import VERSIONS
+from nadi.limits import KAFKA_PAUSE_S
 from tests.kafka.raw import Connection, requests
 from tests.kafka.support import SCOPE, Door, consumed, written
 
@@ -60,6 +61,28 @@ def test_impossible_lengths_end_the_connection(door: Door, size: int) -> None:
         connection.socket.sendall(size.to_bytes(4, "big", signed=True) + b"x" * 100)
         assert connection.receive() == b""
     assert is_alive(door)
+
+
+def test_a_silent_peer_loses_the_space_of_a_large_request(door: Door) -> None:
+    with Connection(door.address) as silent, Connection(door.address) as slow, Connection(door.address) as small:
+        silent.socket.sendall((20 << 20).to_bytes(4, "big"))
+        slow.socket.sendall((20 << 20).to_bytes(4, "big"))
+        small.socket.sendall((1000).to_bytes(4, "big"))
+        closed_after = 0
+        silent.socket.settimeout(1)
+        for second in range(1, 12):
+            slow.socket.sendall(b"x" * 1000)
+            try:
+                if silent.socket.recv(1) == b"":
+                    closed_after = second
+                    break
+            except TimeoutError:
+                continue
+        assert KAFKA_PAUSE_S - 1 <= closed_after <= KAFKA_PAUSE_S + 3
+        for other in (slow, small):
+            other.socket.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                other.socket.recv(1)
 
 
 def test_unknown_versions(door: Door) -> None:

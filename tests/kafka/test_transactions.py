@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
+import msgspec
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+import nadi
+from nadi.client.blocking.face import inside
+from nadi.kafka.transactions import StoredTransaction
+from nadi.limits import KAFKA_TRANSACTIONAL_ID_S, KAFKA_TRANSACTIONS_CHECKED_S
+from nadi.naming import KAFKA_TABLE
 from nadi.standalone.embedded import EmbeddedServer
-from tests.kafka.support import Door, consumed, running_door, written
+from tests.kafka.support import SCOPE, Door, consumed, running_door, written
 
 
 def values_of(door: Door, topic: str, partitions: int, count: int, **options: str) -> list[bytes]:
@@ -42,6 +50,44 @@ def test_only_committed_records_are_read(door: Door, isolation: str) -> None:
         assert sorted(values_of(door, topic, 3, 40, isolation_level=isolation)) == [b"0"] * 20 + [b"2"] * 20
     producer.commit_transaction(30)
     assert len(values_of(door, topics[0], 3, 41, isolation_level=isolation)) == 41
+
+
+def test_an_unused_transactional_id_is_forgotten(manager: nadi.StreamManager, door: Door) -> None:
+    door.create("forgotten", 1)
+    names = ("unused", "used")
+    producers = [door.producer(transactional_id=name) for name in names]
+    for producer in producers:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce("forgotten", b"value")
+        producer.commit_transaction(30)
+    thread, core = inside(manager)
+    table = core.table(SCOPE, KAFKA_TABLE)
+    days_ms = round(KAFKA_TRANSACTIONAL_ID_S * 1000)
+
+    async def age(name: str, by_ms: int) -> None:
+        entry = await table.get(b"transaction/" + name.encode())
+        assert entry is not None
+        stored = msgspec.msgpack.decode(entry.value, type=StoredTransaction)
+        aged = msgspec.structs.replace(stored, used_ms=stored.used_ms - by_ms)
+        await table.put(b"transaction/" + name.encode(), msgspec.msgpack.encode(aged), entry.version)
+
+    thread.run(age("unused", days_ms + 1000))
+    thread.run(age("used", days_ms - 60_000))
+    time.sleep(2 * KAFKA_TRANSACTIONS_CHECKED_S)
+    assert thread.run(table.get(b"transaction/unused")) is None
+    for producer in producers:
+        producer.begin_transaction()
+        producer.produce("forgotten", b"later")
+    producers[1].commit_transaction(30)
+    with pytest.raises(KafkaException, match="INVALID_PRODUCER_ID_MAPPING"):
+        producers[0].commit_transaction(30)
+    again = door.producer(transactional_id="unused")
+    again.init_transactions(30)
+    again.begin_transaction()
+    again.produce("forgotten", b"again")
+    again.commit_transaction(30)
+    assert sorted(values_of(door, "forgotten", 1, 4)) == [b"again", b"later", b"value", b"value"]
 
 
 def test_a_new_instance_fences_the_old_one(door: Door) -> None:

@@ -25,19 +25,20 @@ from cachetools import LRUCache
 
 from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission, Permissions
-from nadi.access.users import User, UsersFile, hash_of_no_password, is_password
+from nadi.access.users import WRONG_LOGIN, User, UsersFile, hash_of_no_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
-from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGIN_FAILED_S, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning
 
 if TYPE_CHECKING:
     from nadi.access.bearer import BearerKeys, BearerSettings
+    from nadi.access.scram import ScramLogin
 
 log = logging.getLogger(__name__)
 
 _NEEDED = "this server requires a user and password, or a bearer token: set them as docs/security.md describes"
 _OWN = "nadi-own"
-_WRONG = "the user name or the password is wrong"
+_TOO_MANY = "too many logins from this address are being checked: try again soon"
 
 
 class Gate:
@@ -89,6 +90,32 @@ class Gate:
             self.refusals += 1
             raise PermissionDeniedError(f"the request requires {permission.name} on {resource[:700]}: ask for a grant")
 
+    def begin_scram(self, mechanism: str, unknown_key: bytes) -> ScramLogin:
+        """Return a new login by one of the mechanisms of `users.MECHANISMS`. unknown_key: keeps what an outsider gets
+        for unknown names the same."""
+        from nadi.access.scram import ScramLogin  # imports scramp, which most servers don't need
+
+        if self._users is None:
+            raise NotAuthenticatedError(_NEEDED)
+        return ScramLogin(self._users, mechanism, unknown_key)
+
+    async def continue_scram(self, login: ScramLogin, message: bytes, address: str) -> tuple[bytes, Caller | None]:
+        """Return the reply to a message and, once it has logged in, the caller; NotAuthenticatedError, some time
+        later."""
+        if not self._shares.enter(address):
+            raise UnavailableError(_TOO_MANY)
+        try:
+            reply, user = login.reply(message)
+        except NotAuthenticatedError as error:
+            self.failed_logins += 1
+            self._report(address or "unknown", error)
+            async with self._permits.of(address):
+                await asyncio.sleep(LOGIN_FAILED_S)
+            raise
+        finally:
+            self._shares.leave(address)
+        return reply, None if user is None else Caller(user.name, user.permissions)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -129,7 +156,7 @@ class Gate:
 
     def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
         if not self._shares.enter(address):
-            raise UnavailableError("too many logins from this address are being checked: try again soon")
+            raise UnavailableError(_TOO_MANY)
         check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
 
         def is_over(_: object) -> None:
@@ -151,7 +178,7 @@ class Gate:
             loop = asyncio.get_running_loop()
             is_correct = await loop.run_in_executor(self._threads, is_password, password, stored_hash)
         if user is None or not is_correct:
-            raise NotAuthenticatedError(_WRONG)
+            raise NotAuthenticatedError(WRONG_LOGIN)
         self._known[digest] = user
         return Caller(user.name, user.permissions)
 

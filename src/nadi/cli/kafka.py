@@ -26,7 +26,7 @@ def kafka(
     ] = DEFAULT_KAFKA_PARTITIONS,
     auto_create: Annotated[bool, typer.Option(help="Create a topic that a client asks for.")] = True,
     users_file: Annotated[
-        str | None, typer.Option(help="File of users and passwords, for SASL PLAIN; see `nadi passwd`.")
+        str | None, typer.Option(help="File of users and passwords, for SASL; see `nadi passwd`.")
     ] = None,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file of the certificate; turns on TLS.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file of the certificate's private key.")] = None,

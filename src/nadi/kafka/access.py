@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nadi.access.authentication import Gate
 from nadi.access.budget import Account
@@ -13,15 +14,19 @@ from nadi.kafka.messages import ErrorCode, KafkaError, code_of
 from nadi.kafka.topics import Topic, Topics, stream_of
 from nadi.kafka.transactions import ProducerInstance
 
+if TYPE_CHECKING:
+    from nadi.access.scram import ScramLogin
+
 
 @dataclass(slots=True)
 class Peer:
-    """A connection's client. sending: its account of unsent bytes. mechanism: of the login. caller: None before the
-    login, or if callers needn't authenticate."""
+    """A connection's client. sending: its account of unsent bytes. mechanism, login: how it logs in. caller: None
+    before that, or if callers needn't authenticate."""
 
     host: str
     sending: Account
     mechanism: str = ""
+    login: ScramLogin | None = None
     caller: Caller | None = None
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from nadi.access.permissions import Permission
-from nadi.errors import NadiError
+from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.doors import Doors
-from nadi.kafka.group_records import NO_OFFSET, CommittedOffset
+from nadi.kafka.group_records import NO_OFFSET, CommittedOffset, Offsets
 from nadi.kafka.groups import Groups, Join, MemberIdRequiredError
 from nadi.kafka.messages import (
     NONE,
@@ -28,6 +30,8 @@ from nadi.kafka.messages import (
 from nadi.kafka.producing import Producing
 from nadi.kafka.topics import Topics
 from nadi.kafka.transactions import ProducerInstance, Transactions
+
+_NO_TOPIC = UUID(int=0)
 
 
 class CoordinatorRequests:
@@ -121,10 +125,11 @@ class CoordinatorRequests:
         for topic in body.topics:
             for part in topic.partitions:
                 key = topic.name, part.partition_index
-                failed[key] = await code_of_call(self._check_committable(peer, *key))
-                if failed[key] == ErrorCode.none:
-                    epoch = getattr(part, "committed_leader_epoch", NONE)
-                    offsets[key] = CommittedOffset(part.committed_offset, epoch, part.committed_metadata, now_ms)
+                try:
+                    offsets[key] = await self._offset_of(peer, topic.name, part, now_ms)
+                    failed[key] = ErrorCode.none
+                except NadiError as error:
+                    failed[key] = coordinator_code(error)
         code = await code_of_call(self._commit(peer, body, offsets))
         return {
             "topics": [
@@ -142,9 +147,13 @@ class CoordinatorRequests:
             ]
         }
 
-    async def _check_committable(self, peer: Peer, name: str, partition: int) -> None:
+    async def _offset_of(self, peer: Peer, name: str, asked: Any, now_ms: int) -> CommittedOffset:
         topic = await self._access.readable(peer, name)
-        topic.check_partition(partition)
+        topic.check_partition(asked.partition_index)
+        epoch = getattr(asked, "committed_leader_epoch", NONE)
+        return CommittedOffset(
+            asked.committed_offset, epoch, asked.committed_metadata, now_ms, topic.properties.topic_id
+        )
 
     async def _commit(self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]) -> None:
         generation = getattr(body, "generation_id_or_member_epoch", getattr(body, "generation_id", NONE))
@@ -167,7 +176,7 @@ class CoordinatorRequests:
     async def _committed(self, peer: Peer, name: str, asked: Iterable[Any] | None, *, is_stable: bool) -> Fields:
         try:
             self._access.check_group(peer, name)
-            committed = await self._groups.records.committed(name)
+            committed = await self._of_existing_topics(await self._groups.records.committed(name))
             pending = await self._transactions.pending(name) if is_stable else set()
         except NadiError as error:
             code = coordinator_code(error)
@@ -191,7 +200,7 @@ class CoordinatorRequests:
                 wanted.setdefault(topic_name, []).append(partition)
         else:
             wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
-        none = CommittedOffset(NO_OFFSET, NONE, "", 0)
+        none = CommittedOffset(NO_OFFSET, NONE, "", 0, _NO_TOPIC)
         topics = [
             {
                 "name": topic_name,
@@ -211,6 +220,14 @@ class CoordinatorRequests:
             for topic_name, partitions in wanted.items()
         ]
         return {"group_id": name, "topics": topics}
+
+    async def _of_existing_topics(self, committed: Offsets) -> Offsets:
+        """Return the offsets of topics that haven't been deleted since; a new topic of the name begins without any."""
+        ids = {}
+        for name in {name for name, _ in committed}:
+            with suppress(NotFoundError):
+                ids[name] = (await self._topics.get(name)).properties.topic_id
+        return {key: offset for key, offset in committed.items() if ids.get(key[0]) == offset.topic_id}
 
     async def offset_delete(self, peer: Peer, request: Request) -> Fields:
         body = request.body
@@ -321,15 +338,7 @@ class CoordinatorRequests:
 
     async def txn_offset_commit(self, peer: Peer, request: Request) -> Fields:
         body = request.body
-        now_ms = time.time_ns() // 1_000_000
-        offsets = {
-            (topic.name, part.partition_index): CommittedOffset(
-                part.committed_offset, getattr(part, "committed_leader_epoch", NONE), part.committed_metadata, now_ms
-            )
-            for topic in body.topics
-            for part in topic.partitions
-        }
-        code = await code_of_call(self._commit_in_transaction(peer, body, offsets))
+        code = await code_of_call(self._commit_in_transaction(peer, body))
         return {
             "topics": [
                 {
@@ -342,9 +351,13 @@ class CoordinatorRequests:
             ]
         }
 
-    async def _commit_in_transaction(
-        self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]
-    ) -> None:
+    async def _commit_in_transaction(self, peer: Peer, body: Any) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        offsets = {
+            (topic.name, part.partition_index): await self._offset_of(peer, topic.name, part, now_ms)
+            for topic in body.topics
+            for part in topic.partitions
+        }
         self._access.check_group(peer, body.group_id)
         member, generation = getattr(body, "member_id", ""), getattr(body, "generation_id", NONE)
         if member or generation >= 0:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from uuid import UUID
 
 import msgspec
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of, remove_all, remove_keys
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
+from nadi.errors import ConditionFailedError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.limits import KAFKA_METADATA_BYTES
 from nadi.wire import commands as wire
@@ -19,12 +22,13 @@ _GROUPS, _COMMITS = b"group/", b"commit/"
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """A group's offset of a partition, as its consumer committed it."""
+    """A group's offset of a partition, as its consumer committed it. A later topic of the name has another topic_id."""
 
     offset: int
     leader_epoch: int
     metadata: str | None
     committed_ms: int
+    topic_id: UUID
 
 
 class StoredMember(msgspec.Struct, frozen=True, array_like=True):
@@ -93,6 +97,16 @@ class GroupRecords:
 
     async def delete_offsets(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
         await remove_keys(self._stores, self._table, [commit_key(name, *partition) for partition in partitions])
+
+    async def remove_orphans(self, topics: Callable[[], Awaitable[list[str]]]) -> None:
+        """Remove the offsets of deleted topics. topics: returns the present ones."""
+        entries = entries_of(self._stores, self._scope, self._table, _COMMITS)
+        stored = [(entry.key, entry.version) async for entry in entries]
+        existing = set(await topics())
+        for key, version in stored:
+            if key.decode().rsplit("\0", 2)[1] not in existing:
+                with suppress(ConditionFailedError):  # the topic was created again
+                    await self._table.remove(_COMMITS + key, version)
 
     async def delete(self, name: str) -> None:
         """Delete a group and its offsets."""

@@ -9,8 +9,8 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from nadi.access.permissions import Permission
@@ -38,22 +38,24 @@ class RecordRequests:
 
     async def produce(self, peer: Peer, request: Request) -> Awaitable[Fields]:
         """Queue a request's batches, in the order of requests; return an awaitable of the response's fields."""
-        queued: list[tuple[str, list[tuple[int, Topic | None, Awaitable[int] | NadiError]]]] = []
+        queued: list[tuple[str, list[_QueuedPartition]]] = []
         for topic_data in request.body.topic_data:
             partitions = []
             for data in topic_data.partition_data:
-                topic: Topic | None = None
+                time_ms: int | None = None
                 try:
                     self._access.require_topic(peer, topic_data.name, Permission.READ_UPDATE)
                     topic = await self._topics.get(topic_data.name)
-                    offset: Awaitable[int] | NadiError = await self._queue(peer, topic, data, request.body)
+                    if topic.properties.has_append_times:
+                        time_ms = time.time_ns() // 1_000_000
+                    offset: Awaitable[int] | NadiError = await self._queue(peer, topic, data, request.body, time_ms)
                 except NadiError as error:
                     offset = error
-                partitions.append((data.index, topic, offset))
+                partitions.append(_QueuedPartition(data.index, offset, time_ms))
             queued.append((topic_data.name, partitions))
         return self._produced(queued)
 
-    async def _queue(self, peer: Peer, topic: Topic, data: Any, body: Any) -> Awaitable[int]:
+    async def _queue(self, peer: Peer, topic: Topic, data: Any, body: Any, time_ms: int | None) -> Awaitable[int]:
         topic.check_partition(data.index)
         if body.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.invalid_required_acks)
@@ -66,6 +68,8 @@ class RecordRequests:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
         if topic.properties.is_compacted:
             check_keys(batches)
+        if time_ms is not None:
+            batches = [batch.appended_at(time_ms) for batch in batches]
         if not batches[0].is_transactional:
             return await self._producing.put(topic, data.index, batches)
         if body.transactional_id is None:
@@ -74,24 +78,24 @@ class RecordRequests:
         transaction = await self._transactions.stream_of_batch(producer, topic.name, data.index)
         return await self._producing.put(topic, data.index, batches, transaction)
 
-    async def _produced(
-        self, queued: list[tuple[str, list[tuple[int, Topic | None, Awaitable[int] | NadiError]]]]
-    ) -> Fields:
+    async def _produced(self, queued: list[tuple[str, list[_QueuedPartition]]]) -> Fields:
         responses = []
         for name, partitions in queued:
-            answers = [await self._stored(*partition) for partition in partitions]
+            answers = [await self._stored(partition) for partition in partitions]
             responses.append({"name": name, "partition_responses": answers})
         return {"responses": responses}
 
-    async def _stored(self, index: int, topic: Topic | None, offset: Awaitable[int] | NadiError) -> Fields:
+    async def _stored(self, queued: _QueuedPartition) -> Fields:
         try:
-            if isinstance(offset, NadiError) or topic is None:
-                raise offset if isinstance(offset, NadiError) else KafkaError(ErrorCode.unknown_topic_or_partition)
-            return {"index": index, "base_offset": await offset, "log_start_offset": NONE}
+            if isinstance(queued.offset, NadiError):
+                raise queued.offset
+            appended = None if queued.time_ms is None else datetime.fromtimestamp(queued.time_ms / 1000, UTC)
+            stored = {"base_offset": await queued.offset, "log_append_time": appended, "log_start_offset": NONE}
+            return {"index": queued.partition, **stored}
         except NadiError as error:
             refused = error.indexes if isinstance(error, InvalidRecordsError) else ()
             return {
-                "index": index,
+                "index": queued.partition,
                 "error_code": code_of(error),
                 "base_offset": NONE,
                 "record_errors": [
@@ -242,6 +246,14 @@ class RecordRequests:
                     partitions.append({"partition": part.partition, **failed})
             topics.append({"topic": asked.topic, "partitions": partitions})
         return {"topics": topics}
+
+
+class _QueuedPartition(NamedTuple):
+    """A partition of a produce request. offset: of its first record, once stored. time_ms: that its records get."""
+
+    partition: int
+    offset: Awaitable[int] | NadiError
+    time_ms: int | None
 
 
 @dataclass(slots=True)

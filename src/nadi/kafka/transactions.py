@@ -27,7 +27,7 @@ from nadi.errors import ConditionFailedError, NadiError, NotFoundError, Transact
 from nadi.kafka.group_records import CommittedOffset, commit_key
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.topics import stream_of
-from nadi.limits import KAFKA_TRANSACTION_S, KAFKA_TRANSACTIONS_CHECKED_S, TXN_LEASE_MAX_MS
+from nadi.limits import KAFKA_TRANSACTION_S, KAFKA_TRANSACTIONAL_ID_S, KAFKA_TRANSACTIONS_CHECKED_S, TXN_LEASE_MAX_MS
 from nadi.naming import segment_epoch
 from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry
@@ -48,7 +48,7 @@ class StreamTransaction(msgspec.Struct, frozen=True, array_like=True):
 class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     """The record of a transactional id, which belongs to the user that first used it.
 
-    state: STORING once all streams are committed, and the offsets are stored.
+    state: STORING once all streams are committed, and the offsets are stored. used_ms: when it was last changed.
     """
 
     producer_id: int
@@ -60,6 +60,7 @@ class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     streams: dict[str, StreamTransaction] = {}
     groups: tuple[str, ...] = ()
     user: str = ""
+    used_ms: int = 0
 
 
 class ProducerInstance(NamedTuple):
@@ -262,21 +263,28 @@ class Transactions:
             await self._stores.controller.abort_transaction(self._scope, stream_of(topic), txn_id)
 
     async def _check_on(self) -> None:
-        """End the transactions that have timed out, or whose door has died while it ended them."""
+        """End the transactions that have timed out, or whose door has died while it ended them, and remove the records
+        of transactional ids that aren't used any more."""
         while True:
             self._known = {name: stored for name, stored in self._known.items() if self._is_own(name)}
             try:
                 async for entry in entries_of(self._stores, self._scope, self._table, _TRANSACTIONS):
                     name = entry.key.decode()
                     stored = msgspec.msgpack.decode(entry.value, type=StoredTransaction)
-                    if stored.state != EMPTY and self._is_own(name):
+                    is_old = _now_ms() > stored.used_ms + KAFKA_TRANSACTIONAL_ID_S * 1000
+                    if (is_old or stored.state != EMPTY) and self._is_own(name):
                         try:
-                            await self._check(name)
+                            await (self._check(name) if stored.state != EMPTY else self._remove(name, entry.version))
                         except NadiError as error:  # the others don't wait for it
                             log.warning("the Kafka transaction of %s can't be ended: %s", name, error)
             except NadiError as error:
                 log.warning("Kafka transactions could not be checked: %s", error)
             await asyncio.sleep(KAFKA_TRANSACTIONS_CHECKED_S)
+
+    async def _remove(self, name: str, version: int) -> None:
+        with suppress(ConditionFailedError):  # it is used again
+            await self._table.remove(_TRANSACTIONS + name.encode(), version)
+            self._known.pop(name, None)
 
     async def _check(self, name: str) -> None:
         async with self._turn(name):
@@ -322,6 +330,7 @@ class Transactions:
         self, name: str, record: _Record, stored: StoredTransaction, more: Iterable[WireTableEntry] = ()
     ) -> None:
         """Replace the record, in one step with other entries; KafkaError if it has changed."""
+        stored = msgspec.structs.replace(stored, used_ms=_now_ms())
         entry = WireTableEntry(_TRANSACTIONS + name.encode(), record.version, msgspec.msgpack.encode(stored))
         update = wire.UpdateTableEntries(0, self._table.segment, "", (entry, *more))
         try:
