@@ -78,7 +78,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     write_users(folder / "users", users)
     security = ServerSecurity(users_file=folder / "users")
     with nadi.embedded(folder / "data", security=security, kafka_port=0) as server:
-        yield Door(server.kafka_address, None)  # type: ignore[arg-type]
+        yield Door(server.kafka_address)
 
 
 def login(user: str, password: str = "") -> dict[str, str]:
