@@ -157,4 +157,5 @@ KAFKA_GROUPS = 10_000  # of one door
 KAFKA_SESSION_S = (1.0, 1800.0)  # a group member's shortest and longest session
 KAFKA_TRANSACTION_S = 900.0  # the longest timeout of a transaction, as Kafka's transaction.max.timeout.ms
 KAFKA_TRANSACTIONS_CHECKED_S = 5.0  # interval of looking for transactions that have timed out
+KAFKA_LAGS_S = 10.0  # interval of measuring the lags of groups for the metrics
 KAFKA_METADATA_BYTES = 4096  # stored with a committed offset
