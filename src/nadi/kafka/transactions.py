@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
@@ -217,6 +217,14 @@ class Transactions:
             partitions.add((topic, int(partition)))
         return partitions
 
+    async def all(self) -> AsyncIterator[tuple[str, StoredTransaction]]:
+        """Yield each transactional id with its record."""
+        async for entry in entries_of(self._stores, self._scope, self._table, _TRANSACTIONS):
+            yield entry.key.decode(), msgspec.msgpack.decode(entry.value, type=StoredTransaction)
+
+    async def stored(self, name: str) -> StoredTransaction | None:
+        return (await self._read(name)).stored
+
     # --- ending -------------------------------------------------------------------------------
 
     async def _ended(self, name: str, record: _Record, *, commits: bool) -> StoredTransaction:
@@ -266,9 +274,7 @@ class Transactions:
         while True:
             self._known = {name: stored for name, stored in self._known.items() if self._is_own(name)}
             try:
-                async for entry in entries_of(self._stores, self._scope, self._table, _TRANSACTIONS):
-                    name = entry.key.decode()
-                    stored = msgspec.msgpack.decode(entry.value, type=StoredTransaction)
+                async for name, stored in self.all():
                     if stored.state != EMPTY and self._is_own(name):
                         try:
                             await self._check(name)
