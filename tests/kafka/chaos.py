@@ -1,12 +1,14 @@
 """Idempotent producers, a consumer group and a transactional copy, while a server and two doors are killed.
 
-Producers write numbers to `in`, each key in order. Readers share `in` and commit what they have seen. A copier copies
-all records to `out` in transactions with its offsets, and aborts some of them after it has written to `out`.
+Producers write numbers to `in`, each key in order. Readers share `in` and commit what they have seen. A copier, which
+is killed as well, copies all records to `out` (`copier.py`).
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -15,22 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from nadi.testing import RestartableServer
 from tests.kafka.support import Door, start_door
 from tests.support.ports import free_port
 
 PARTITIONS, KEYS, PRODUCERS, READERS = 4, 6, 2, 2
-ABORTED = b"aborted"
 SETTLED_S = 120.0
 SERVER = "server"
 
@@ -51,8 +44,9 @@ class Chaos:
         self.seen: dict[tuple[int, int], bytes] = {}  # what the readers saw, by partition and offset
         self._committed: dict[int, int] = defaultdict(int)  # the readers' offsets, by partition
         self.failed: list[str] = []
-        self.transactions = self.aborts = self.repeats = 0
-        self.replaced: list[str] = []  # why the copier's producers were replaced
+        self.repeats = 0
+        self._copier: subprocess.Popen[bytes] | None = None
+        self.copier_log = folder.parent / "copier.log"
 
     @property
     def _client(self) -> dict[str, Any]:
@@ -70,7 +64,8 @@ class Chaos:
             self._doors[0].create(topic, PARTITIONS)
         work: list[Callable[[], None]] = [partial(self._produce, number) for number in range(PRODUCERS)]
         work += [self._read] * READERS
-        self._run(*work, self._copy)
+        self._run(*work)
+        self._start_copier()
 
     def _run(self, *work: Callable[[], None]) -> None:
         def guarded(call: Callable[[], None]) -> None:
@@ -85,7 +80,7 @@ class Chaos:
             self._threads[-1].start()
 
     def kill(self) -> list[str]:
-        """Kill one or two processes, and start them again after a while; return which."""
+        """Kill one or two processes, and sometimes the copier, and start them again after a while; return which."""
         names = [SERVER, *map(str, range(len(self._doors)))]
         victims = sorted(self._chance.sample(names, 1 + (self._chance.random() < 0.25)), reverse=True)
         for victim in victims:
@@ -93,6 +88,8 @@ class Chaos:
                 self._server.kill()
             else:
                 self._doors[int(victim)].kill(hangs_s=self._chance.choice([0.0, 0.1]))
+        if self._chance.random() < 0.2:
+            self._start_copier()
         time.sleep(self._chance.random())
         for victim in victims:  # the server first, as doors need it to start
             if victim == SERVER:
@@ -106,6 +103,7 @@ class Chaos:
         self._copied.set()
         for thread in self._threads:
             thread.join(SETTLED_S)
+        self._kill_copier()
         for door in self._doors:
             door.kill()
         self._server.close()
@@ -165,89 +163,17 @@ class Chaos:
                             self._committed[each.partition] = max(self._committed[each.partition], each.offset)
         consumer.close()
 
-    def _copy(self) -> None:
-        batch: list[Message] = []
-        consumer = self._consumer("copier", **{"isolation.level": "read_committed"})
-        consumer.subscribe(["in"], on_assign=lambda *_: batch.clear(), on_revoke=lambda *_: batch.clear())
-        producer = self._copying_producer()
-        while not self._copied.is_set():
-            batch.clear()
-            until = time.monotonic() + 0.2
-            while len(batch) < 200 and time.monotonic() < until:
-                message = consumer.poll(0.05)
-                if message is not None and message.error() is None:
-                    batch.append(message)
-            if not batch:
-                continue
-            aborts = self._chance.random() < 0.2
-            try:
-                self._copy_batch(producer, consumer, batch, aborts=aborts)
-                self.transactions += 1
-            except KafkaException as error:
-                if not error.args[0].txn_requires_abort():
-                    self.replaced.append(str(error.args[0]))
-                    producer = self._copying_producer()  # ends what the other has left
-                else:
-                    try:
-                        self._until_done(producer.abort_transaction)
-                    except KafkaException as again:
-                        self.replaced.append(f"{error.args[0]}, then {again.args[0]}")
-                        producer = self._copying_producer()
-                aborts = True
-            if aborts:
-                self.aborts += 1
-                self._rewind(consumer)
-        consumer.close()
+    def _start_copier(self) -> None:
+        """Start the copier, or kill and start it again; it ends what the former one has left."""
+        self._kill_copier()
+        command = [sys.executable, "-m", "tests.kafka.copier", self._client["bootstrap.servers"], "in", "out"]
+        with self.copier_log.open("ab") as log:
+            self._copier = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
-    def _copying_producer(self) -> Producer:
-        while True:
-            producer = Producer({**self._client, "transactional.id": "copier"})
-            try:
-                self._until_done(producer.init_transactions)
-            except KafkaException:
-                if self._copied.is_set():
-                    raise
-            else:
-                return producer
-
-    def _copy_batch(self, producer: Producer, consumer: Consumer, batch: list[Message], *, aborts: bool) -> None:
-        producer.begin_transaction()
-        positions: dict[int, int] = {}
-        for message in batch:
-            producer.produce("out", ABORTED if aborts else message.value(), message.key())
-            positions[message.partition()] = message.offset() + 1
-        if aborts:
-            producer.flush(5)
-            self._until_done(producer.abort_transaction)
-            return
-        offsets = [TopicPartition("in", partition, offset) for partition, offset in positions.items()]
-        self._until_done(
-            lambda timeout: producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), timeout)
-        )
-        self._until_done(producer.commit_transaction)
-
-    def _until_done(self, call: Callable[[float], object]) -> None:
-        """Repeat a call of the transactional producer while its error allows that."""
-        while True:
-            try:
-                call(10)
-            except KafkaException as error:
-                if not error.args[0].retriable() or self._copied.is_set():
-                    raise
-                time.sleep(0.1)
-            else:
-                return
-
-    def _rewind(self, consumer: Consumer) -> None:
-        while not self._copied.is_set():
-            try:
-                for each in consumer.committed(consumer.assignment(), timeout=10):
-                    offset = each.offset if each.offset >= 0 else OFFSET_BEGINNING
-                    consumer.seek(TopicPartition(each.topic, each.partition, offset))
-            except KafkaException:
-                time.sleep(0.1)
-            else:
-                return
+    def _kill_copier(self) -> None:
+        if self._copier is not None:
+            self._copier.kill()
+            self._copier.wait()
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -262,10 +188,14 @@ class Chaos:
         ends = [consumer.get_watermark_offsets(partition, timeout=30)[1] for partition in partitions]
         committed: list[int] = []
         deadline = time.monotonic() + SETTLED_S
+        restart_at = deadline - 3 * SETTLED_S / 4
         while time.monotonic() < deadline and not self.failed:
             committed = [each.offset for each in consumer.committed(partitions, timeout=30)]
             if committed == ends and len(self.seen) >= total:
                 break
+            if time.monotonic() > restart_at:  # librdkafka 2.16 may wait forever for a coordinator that was listed anew
+                self._start_copier()
+                restart_at += SETTLED_S / 4
             time.sleep(0.2)
         else:
             self.failed.append(f"of {ends} in `in`, {committed} were copied; {len(self.seen)} of {total} were seen")

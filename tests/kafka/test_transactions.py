@@ -69,6 +69,29 @@ def test_a_new_instance_fences_the_old_one(door: Door) -> None:
     assert values_of(door, "fenced", 1, 1) == [b"new"]
 
 
+def test_a_repeated_request_for_an_epoch_gets_the_same_one(door: Door) -> None:
+    kinds = requests(22, 4)
+
+    def asked(producer_id: int = -1, epoch: int = -1) -> tuple[ErrorCode, int, int]:
+        request = kinds.InitProducerIdRequest(
+            transactional_id="repeated",
+            transaction_timeout=timedelta(seconds=60),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        answer = connection.ask(request)
+        return answer.error_code, answer.producer_id, answer.producer_epoch
+
+    with Connection(door.address) as connection:
+        _, producer_id, epoch = asked()
+        assert epoch == 0
+        assert asked(producer_id, 0) == asked(producer_id, 0) == (ErrorCode.none, producer_id, 1)
+        assert asked(producer_id, 1) == (ErrorCode.none, producer_id, 2)
+        assert asked(producer_id, 0)[0] == ErrorCode.producer_fenced
+        assert asked() == (ErrorCode.none, producer_id, 3)  # a new instance
+        assert asked(producer_id, 2)[0] == ErrorCode.producer_fenced
+
+
 def _copied(consumer: Consumer, door: Door, name: str, most: int) -> int:
     """Copy records from `numbers` to `copies` in transactions with the consumer's offsets; return how many."""
     producer = door.producer(transactional_id=name)

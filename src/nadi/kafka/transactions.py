@@ -48,7 +48,8 @@ class StreamTransaction(msgspec.Struct, frozen=True, array_like=True):
 class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     """The record of a transactional id, which belongs to the user that first used it.
 
-    state: STORING once all streams are committed, and the offsets are stored.
+    state: STORING once all streams are committed, and the offsets are stored. raised_from: the epoch with which the
+    producer itself asked for its present one; -1 if a new instance did.
     """
 
     producer_id: int
@@ -60,6 +61,7 @@ class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     streams: dict[str, StreamTransaction] = {}
     groups: tuple[str, ...] = ()
     user: str = ""
+    raised_from: int = -1
 
 
 class ProducerInstance(NamedTuple):
@@ -117,7 +119,10 @@ class Transactions:
             if stored is None:
                 stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=producer.user)
             _check_user(stored, producer)
-            if producer.producer_id >= 0 and producer[2:] != (stored.producer_id, stored.epoch):
+            is_known = producer.producer_id >= 0
+            if is_known and producer[2:] == (stored.producer_id, stored.raised_from):
+                return stored.producer_id, stored.epoch  # a repeated request, whose response was lost
+            if is_known and producer[2:] != (stored.producer_id, stored.epoch):
                 raise KafkaError(ErrorCode.producer_fenced)
             if stored.state == ONGOING:
                 stored = await self._ended(name, record, commits=False)
@@ -125,7 +130,10 @@ class Transactions:
                 stored = await self._finished(name, record)
             if stored.epoch + 1 >= _LAST_EPOCH:
                 stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=stored.user)
-            stored = msgspec.structs.replace(stored, epoch=stored.epoch + 1, timeout_ms=timeout_ms)
+            raised_from = stored.epoch if is_known else -1
+            stored = msgspec.structs.replace(
+                stored, epoch=stored.epoch + 1, timeout_ms=timeout_ms, raised_from=raised_from
+            )
             await self._write(name, record, stored)
             return stored.producer_id, stored.epoch
 
@@ -294,7 +302,9 @@ class Transactions:
                 if _now_ms() < stored.started_ms + stored.timeout_ms:
                     return
                 stored = await self._ended(name, record, commits=False)
-                stored = msgspec.structs.replace(stored, epoch=stored.epoch + 1)  # its producer is fenced
+                stored = msgspec.structs.replace(
+                    stored, epoch=stored.epoch + 1, raised_from=-1
+                )  # the producer is fenced
             else:
                 stored = await self._finished(name, record)
             await self._write(name, record, stored)
