@@ -25,10 +25,10 @@ class Copier:
             {
                 **self._client,
                 "group.id": NAME,
+                "group.instance.id": NAME,  # takes the place of its predecessor at once
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
             }
         )
         self._batch: list[Message] = []

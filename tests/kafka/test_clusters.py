@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.config import ServerConfig
+from nadi.access.permissions import Permissions
+from nadi.access.users import User, hash_password, write_users
+from nadi.config import ServerConfig, ServerSecurity
 from nadi.standalone.workers import Workers
 from tests.cluster.test_workers import watched
 from tests.kafka.support import Door, consumed, written
+from tests.kafka.test_hostile import USERS, login
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -49,21 +52,26 @@ def test_workers_are_brokers_of_one_cluster_and_come_back_after_a_kill(tmp_path:
         consumer.close()
 
 
-def test_servers_of_a_cluster_are_brokers_of_one_cluster(tmp_path: Path) -> None:
-    store = (tmp_path / "store").as_uri()
+@pytest.mark.parametrize("authenticates", [False, True])
+def test_servers_of_a_cluster_are_brokers_of_one_cluster(tmp_path: Path, *, authenticates: bool) -> None:
+    store, options, security = (tmp_path / "store").as_uri(), {}, ServerSecurity()
+    if authenticates:
+        users = {"owner": User("owner", hash_password("owner"), Permissions.parse(USERS["owner"]))}
+        write_users(tmp_path / "users", users)
+        options, security = login("owner"), ServerSecurity(users_file=tmp_path / "users")
     with (
-        nadi.embedded(store=store, kafka_port=0) as one,
-        nadi.embedded(store=store, kafka_port=0) as other,
+        nadi.embedded(store=store, kafka_port=0, security=security) as one,
+        nadi.embedded(store=store, kafka_port=0, security=security) as other,
     ):
         door = Door(one.kafka_address)
-        until(lambda: len(brokers(door)) == 2)
-        door.create("shared", 4)
-        written(Door(other.kafka_address).producer(), "shared", [b"%d" % i for i in range(100)], lambda i: b"k%d" % i)
+        producer = Door(other.kafka_address).producer(**options)
+        until(lambda: len(producer.list_topics(timeout=10).brokers) == 2)
+        written(producer, "shared", [b"%d" % i for i in range(100)], lambda i: b"k%d" % i)
         host, _, port = other.kafka_address.rpartition(":")
         other.stop()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)))
-        consumer = door.consumer("shares")
+        consumer = door.consumer("shares", **options)
         consumer.subscribe(["shared"])
         assert sorted(int(message.value()) for message in consumed(consumer, 100)) == list(range(100))
         consumer.close()

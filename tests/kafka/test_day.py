@@ -131,7 +131,7 @@ def test_a_topic_that_follows_its_load_gives_each_record_once_in_order(manager: 
         return len(manager.current_segments(SCOPE, "by.load"))
 
     def rates() -> Iterator[int]:
-        yield from plan.follow(plan.made_day(), 150, low, 1200)
+        yield from plan.follow(plan.made_day(), 150, low, 1500)
         while segments() > 4 and time.monotonic() < is_long:  # merges come after a quiet minute
             yield low
 
@@ -142,5 +142,5 @@ def test_a_topic_that_follows_its_load_gives_each_record_once_in_order(manager: 
     day.run(rates(), watch)
     print(f"{len(day.received):,} records, at most {most} segments, {segments()} at the end")
     day.check()
-    assert most >= 30
+    assert most >= 25
     assert segments() <= 4

@@ -63,6 +63,8 @@ class ClusterServer(ServerAssembly):
 
     async def _assemble(self, parts: ShutdownSteps) -> None:
         await self._open_node(parts)
+        if self.gate is not None:
+            self.gate.share_own(self.node.own_token)
         proxy = self.node.proxy
         await self._listen_rest(parts)
         if self._serving is not None:
