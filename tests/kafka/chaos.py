@@ -193,7 +193,7 @@ class Chaos:
             committed = [each.offset for each in consumer.committed(partitions, timeout=30)]
             if committed == ends and len(self.seen) >= total:
                 break
-            if time.monotonic() > restart_at:  # librdkafka 2.16 may wait forever for a coordinator that was listed anew
+            if time.monotonic() > restart_at:  # it may wait forever: librdkafka's issue 5511
                 self._start_copier()
                 restart_at += SETTLED_S / 4
             time.sleep(0.2)
