@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 
 ABORTED = b"aborted"
 NAME = "copier"  # the group and the transactional id
-BATCH, BATCH_S, CALL_S = 200, 0.2, 10.0
+BATCH, BATCH_S, CALL_S = 5_000, 0.2, 10.0
 
 
 class Copier:
