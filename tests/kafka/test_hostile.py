@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -101,7 +102,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     write_users(folder / "users", users)
     security = ServerSecurity(users_file=folder / "users")
     with nadi.embedded(folder / "data", security=security, kafka_port=0) as server:
-        yield Door(server.kafka_address, None)  # type: ignore[arg-type]
+        yield Door(server.kafka_address)
 
 
 def login(user: str, password: str = "") -> dict[str, str]:
@@ -142,3 +143,16 @@ def test_wrong_passwords_and_no_login(guarded: Door) -> None:
     with Connection(guarded.address) as connection:
         connection.send(b"\0\x03\0\x0c\0\0\0\x01\xff\xff\0\0\0\0")  # Metadata 12
         assert connection.receive() == b""
+
+
+def test_authorized_operations_are_those_of_the_user(guarded: Door) -> None:
+    written(guarded.producer(**login("owner")), "open", [b"a"])
+    named = {name.replace("_", "."): value for name, value in login("reader").items()}
+    admin = AdminClient({"bootstrap.servers": guarded.address, **named})
+    (topic,) = admin.describe_topics(TopicCollection(["open"]), include_authorized_operations=True).values()
+    assert set(topic.result().authorized_operations) == {
+        AclOperation.READ,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+    }
+    assert not admin.describe_cluster(include_authorized_operations=True).result().authorized_operations

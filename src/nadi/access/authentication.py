@@ -57,12 +57,16 @@ class Gate:
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._permits = Shares(LOGINS_WAITING), FairQueue(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
-        self.own_authorization = f"{_OWN} {secrets.token_urlsafe(32)}"  # has all rights; never leaves this process
+        self.own_authorization = f"{_OWN} {secrets.token_urlsafe(32)}"  # has all rights; known to this server alone
         self._dummy_hash = hash_of_no_password()  # unknown users take the same time to check
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
         self._report = SeldomWarning(log, "failed logins: %d, the last from %s: %s")
+
+    def share_own(self, secret: str) -> None:
+        """Accept what other servers of the cluster, which know the secret, ask as this server itself."""
+        self.own_authorization = f"{_OWN} {secret}"
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""

@@ -22,7 +22,6 @@ from nadi.kafka.messages import (
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    UNKNOWN_OPERATIONS,
     VERSIONS,
     ErrorCode,
     Fields,
@@ -59,7 +58,7 @@ class Handlers:
         auto_creates: bool,
     ) -> None:
         access = Access(topics, doors, gate)
-        self._topics, self._doors, self._gate = topics, doors, gate
+        self._topics, self._doors, self._gate, self._access = topics, doors, gate, access
         self._records = records = RecordRequests(access, topics, producing, transactions)
         about_topics = TopicRequests(access, manager, topics, doors, auto_creates=auto_creates)
         coordinators = CoordinatorRequests(access, topics, doors, groups, transactions, producing)
@@ -95,6 +94,9 @@ class Handlers:
             44: about_topics.incremental_alter_configs,
             47: coordinators.offset_delete,
             60: self._describe_cluster,
+            61: records.describe_producers,
+            65: coordinators.describe_transactions,
+            66: coordinators.list_transactions,
         }
 
     async def answer(self, peer: Peer, request: Request) -> Fields:
@@ -150,7 +152,9 @@ class Handlers:
             "controller_id": self._doors.own.node_id,
             "brokers": brokers,
             "endpoint_type": 1,
-            "cluster_authorized_operations": UNKNOWN_OPERATIONS,
+            "cluster_authorized_operations": self._access.cluster_operations(
+                peer, is_asked=request.body.include_cluster_authorized_operations
+            ),
         }
 
     async def _find_coordinator(self, peer: Peer, request: Request) -> Fields:

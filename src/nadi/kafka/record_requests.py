@@ -18,7 +18,17 @@ from nadi.client.serializers.kafka import records_of
 from nadi.errors import NadiError, TruncatedError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
-from nadi.kafka.messages import LEADER_EPOCH, NONE, ErrorCode, Fields, KafkaError, Request, code_of, ms_of
+from nadi.kafka.messages import (
+    LEADER_EPOCH,
+    NONE,
+    ErrorCode,
+    Fields,
+    KafkaError,
+    Request,
+    code_of,
+    coordinator_code,
+    ms_of,
+)
 from nadi.kafka.producing import Producing
 from nadi.kafka.segment_log import SegmentLog
 from nadi.kafka.topics import Topic, Topics
@@ -105,16 +115,38 @@ class RecordRequests:
             }
 
     async def init_producer_id(self, peer: Peer, request: Request) -> Fields:
-        producer, epoch = getattr(request.body, "producer_id", NONE), getattr(request.body, "producer_epoch", NONE)
-        if (name := request.body.transactional_id) is not None:
+        try:
+            producer, epoch = await self._producer_of(peer, request.body)
+        except NadiError as error:
+            return {"error_code": coordinator_code(error), "producer_id": NONE, "producer_epoch": NONE}
+        return {"producer_id": producer, "producer_epoch": epoch}
+
+    async def _producer_of(self, peer: Peer, body: Any) -> tuple[int, int]:
+        """Return the id and the epoch that a producer shall use."""
+        producer, epoch = getattr(body, "producer_id", NONE), getattr(body, "producer_epoch", NONE)
+        if (name := body.transactional_id) is not None:
             self._access.check_transaction(name)
-            timeout_ms = ms_of(request.body.transaction_timeout)
             instance = self._access.producer(peer, name, producer, epoch)
-            producer, epoch = await self._transactions.begin_producer(instance, timeout_ms)
-            return {"producer_id": producer, "producer_epoch": epoch}
+            return await self._transactions.begin_producer(instance, ms_of(body.transaction_timeout))
         if producer >= 0 and 0 <= epoch < (1 << 15) - 1:
-            return {"producer_id": producer, "producer_epoch": epoch + 1}
-        return {"producer_id": await self._topics.new_producer_id(), "producer_epoch": 0}
+            return producer, epoch + 1
+        return await self._topics.new_producer_id(), 0
+
+    async def describe_producers(self, peer: Peer, request: Request) -> Fields:
+        topics = []
+        for asked in request.body.topics:
+            partitions: list[Fields] = []
+            for partition in asked.partition_indexes:
+                try:
+                    topic = await self._access.readable(peer, asked.name)
+                    topic.check_partition(partition)
+                    active = self._producing.active(asked.name, partition)
+                    partitions.append({"partition_index": partition, "active_producers": active})
+                except NadiError as error:
+                    failed = {"error_code": code_of(error), "error_message": str(error)[:500]}
+                    partitions.append({"partition_index": partition, **failed, "active_producers": ()})
+            topics.append({"name": asked.name, "partitions": partitions})
+        return {"topics": topics}
 
     # --- fetching -----------------------------------------------------------------------------
 

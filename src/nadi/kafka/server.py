@@ -48,6 +48,7 @@ from nadi.limits import (
     KAFKA_CACHE_BYTES,
     KAFKA_CLEANED_S,
     KAFKA_IDLE_S,
+    KAFKA_LAGS_S,
     KAFKA_PAUSE_S,
     KAFKA_RECEIVED_BYTES,
     KAFKA_REQUEST_BYTES,
@@ -56,6 +57,7 @@ from nadi.limits import (
     PATROL_S,
     SEND_TIMEOUT_S,
 )
+from nadi.model.reports import GroupLagReport
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,7 @@ class KafkaDoor:
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self.report = SeldomWarning(log, "Kafka connections closed: %d, the last from %s: %s")
         self.address = ""
+        self.lags: list[GroupLagReport] = []  # as `measure_lags` last found them
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -168,6 +171,16 @@ class KafkaDoor:
             except NadiError as error:
                 log.warning("records of deleted Kafka topics could not be removed: %s", error)
             await asyncio.sleep(KAFKA_CLEANED_S)
+
+    async def measure_lags(self, is_due: Callable[[], bool]) -> None:
+        """Measure the lags of the scope's groups again and again, unless another server does it."""
+        while True:
+            try:
+                self.lags = await self._groups.records.lags(self._topics) if is_due() else []
+            except NadiError as error:
+                self.lags = []
+                log.warning("the lags of Kafka groups could not be measured: %s", error)
+            await asyncio.sleep(KAFKA_LAGS_S)
 
     async def stop(self) -> None:
         self.listener.close()

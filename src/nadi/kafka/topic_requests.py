@@ -35,22 +35,26 @@ class TopicRequests:
     # --- metadata -----------------------------------------------------------------------------
 
     async def metadata(self, peer: Peer, request: Request) -> Fields:
-        asked = request.body.topics
+        asked, is_allowed = request.body.topics, getattr(request.body, "include_topic_authorized_operations", False)
         topics = []
         if asked is None:
             for name in await self._access.visible(peer):
                 topics.append(await self._topic_metadata(peer, name, None, creates=False))
         else:
             creates = self._auto_creates and request.body.allow_auto_topic_creation
-            for topic in asked:
-                topic_id = getattr(topic, "topic_id", None)
-                topics.append(await self._topic_metadata(peer, topic.name, topic_id, creates=creates))
+            for each in asked:
+                topic_id = getattr(each, "topic_id", None)
+                topics.append(await self._topic_metadata(peer, each.name, topic_id, creates=creates))
+        for topic in topics if is_allowed else ():
+            topic["topic_authorized_operations"] = self._access.topic_operations(peer, topic["name"] or "")
         return {
             "brokers": [{"node_id": door.node_id, "host": door.host, "port": door.port} for door in self._doors.live],
             "cluster_id": self._topics.scope,
             "controller_id": self._doors.own.node_id,
             "topics": topics,
-            "cluster_authorized_operations": UNKNOWN_OPERATIONS,
+            "cluster_authorized_operations": self._access.cluster_operations(
+                peer, is_asked=getattr(request.body, "include_cluster_authorized_operations", False)
+            ),
         }
 
     async def _topic_metadata(self, peer: Peer, name: str | None, topic_id: UUID | None, *, creates: bool) -> Fields:

@@ -160,4 +160,5 @@ KAFKA_TRANSACTION_S = 900.0  # the longest timeout of a transaction, as Kafka's 
 KAFKA_TRANSACTIONAL_ID_S = 7 * 86_400.0  # without use until it is forgotten, as Kafka's transactional.id.expiration.ms
 KAFKA_CLEANED_S = 3600.0  # interval of looking for deleted topics that have left records
 KAFKA_TRANSACTIONS_CHECKED_S = 5.0  # interval of looking for transactions that have timed out
+KAFKA_LAGS_S = 10.0  # interval of measuring the lags of groups for the metrics
 KAFKA_METADATA_BYTES = 4096  # stored with a committed offset
