@@ -24,7 +24,7 @@ def in_order(rows: pd.DataFrame | Iterable[pd.DataFrame | Row]) -> Iterator[Any]
     rows: what Spark passes to an operator for one key: a DataFrame of pandas (`applyInPandas`), several
     (`applyInPandasWithState`, `transformWithStateInPandas`), or Row objects (`transformWithState`). They need the
     columns `segment_id` and `offset` of the source, and `stream` if there are rows of several streams, which are then
-    sorted stream by stream, as streams have no common order. The key must be the events' routing key, or be determined
+    sorted stream by stream, as streams lack a common order. The key must be the events' routing key, or be determined
     by it: only events of one routing key are ordered. Holds the key's rows of this batch in memory. Raises
     InvalidArgumentError if a column is missing.
 
