@@ -4,6 +4,7 @@ batch over the same events."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def deduplicated(read: Read) -> DataFrame:
     return rows.select("key", "part")
 
 
+def keep(found: list[tuple[object, ...]], rows: DataFrame, _: int) -> None:
+    found.extend(map(tuple, rows.collect()))
+
+
 @pytest.mark.parametrize("settings", [NEWEST_JOIN, pytest.param({}, marks=pytest.mark.slow)], ids=["newest", "default"])
 def test_joined_and_deduplicated_streams_equal_a_batch(
     world: World, tmp_path: Path, settings: dict[str, str], request: pytest.FixtureRequest
@@ -57,15 +62,17 @@ def test_joined_and_deduplicated_streams_equal_a_batch(
         return rows
 
     def run(act: Callable[[], None]) -> None:
-        queries = []
-        for name, query in wanted.items():
-            writer = query(read_stream).writeStream.option("checkpointLocation", str(tmp_path / name))
-            writer = writer.foreachBatch(lambda rows, _, name=name: found[name].extend(map(tuple, rows.collect())))
-            queries.append(writer.start())
+        queries = [
+            query(read_stream)
+            .writeStream.option("checkpointLocation", str(tmp_path / name))
+            .foreachBatch(partial(keep, found[name]))
+            .start()
+            for name, query in wanted.items()
+        ]
         act()
-        for query in queries:
-            query.processAllAvailable()
-            query.stop()
+        for running in queries:
+            running.processAllAvailable()
+            running.stop()
 
     def live() -> None:
         for stream in streams:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from nadi.spark import in_order
 from tests.support.spark import with_settings
@@ -32,13 +32,13 @@ READ = "split(CAST(event AS string), ':')[0] AS key", "CAST(split(CAST(event AS 
 
 
 def with_previous() -> StatefulProcessor:
-    class Previous(StatefulProcessor):  # type: ignore[misc]  # in a function: Spark's workers can't import tests
+    class Previous(StatefulProcessor):  # in a function: Spark's workers can't import tests
         """Returns each number with the previous one of its key."""
 
         def init(self, handle: StatefulProcessorHandle) -> None:
             self._last = handle.getValueState("last", "number long, seen long")
 
-        def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timers: Any) -> Iterator[Row]:
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[Row]:
             last, seen = self._last.get() or (None, 0)
             for row in in_order(rows):
                 yield Row(key=key[0], number=row.number, previous=last)
