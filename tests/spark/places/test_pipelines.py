@@ -36,7 +36,7 @@ libraries:
 
 
 def run(project: Path, environment: dict[str, str]) -> str:
-    command = [SPARK / "bin" / "spark-pipelines", "run", "--conf", "spark.sql.catalogImplementation=hive"]
+    command = [str(SPARK / "bin" / "spark-pipelines"), "run", "--conf", "spark.sql.catalogImplementation=hive"]
     log = project / "run.log"
     with log.open("wb") as said:
         process = subprocess.Popen(
