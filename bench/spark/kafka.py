@@ -1,6 +1,7 @@
 """Spark's own source and sink for Kafka, compared with nadi's, in one session: reads, micro-batches, stream to stream.
 
-The broker has default settings: it doesn't sync before it acknowledges. Its sink in Spark writes at least once.
+The broker has default settings: it doesn't sync before it acknowledges. Its sink in Spark writes at least once. A
+source and a sink in Python that do nothing show what Spark itself needs for any of those.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 
 from bench.kafka.broker import Broker, running
 from bench.spark.batches import p50, written
+from bench.spark.nothing import registered
 from bench.spark.setting import EVENT_BYTES, SCOPE, Bench, fill, settled
 from bench.spark.tally import Row, Tally
 
 PARTITIONS = 4
 _READ, _BATCH, _STREAM = "batch read", "micro-batch", "stream to stream"
 _OF = "Kafka, at least once, no sync"
+_NOTHING = "a source and a sink in Python that do nothing"
 _A_SECOND = 200  # records that a query reads
 
 
@@ -54,7 +57,7 @@ def _reads(bench: Bench, broker: Broker) -> list[Row]:
 def _queries(bench: Bench, broker: Broker) -> list[Row]:
     for stream in ("kafka-from", "kafka-to"):
         bench.manager.create_stream(SCOPE, stream, PARTITIONS)
-    batches, streams = Tally("ms"), Tally("ms")
+    batches, streams, nothing = Tally("ms"), Tally("ms"), registered(bench.spark)
     kafka = {"kafka.bootstrap.servers": broker.address}
     with written(bench, "kafka-from"), _produced(broker, "from"):
         time.sleep(3)  # the topic is made by its first record
@@ -65,6 +68,8 @@ def _queries(bench: Bench, broker: Broker) -> list[Row]:
             batches.note(f"{_BATCH}, nadi", p50(bench, mine.writeStream.format("noop")))
             write = read.select("value").writeStream.format("kafka").options(**kafka, topic="to")
             streams.note(f"{_STREAM}, {_OF}", p50(bench, write))
+            empty = bench.spark.readStream.format(nothing).load().writeStream.format(nothing)
+            streams.note(f"{_STREAM}, {_NOTHING}", p50(bench, empty))
             write = mine.select("event").writeStream.format("nadi").options(**bench.options("kafka-to"))
             streams.note(f"{_STREAM}, nadi, exactly once", p50(bench, write))
             write = mine.select("event").writeStream.format("nadi").options(**bench.options("kafka-to"))
@@ -73,7 +78,7 @@ def _queries(bench: Bench, broker: Broker) -> list[Row]:
         *batches.rows(f"{_BATCH}, Kafka", {f"{_BATCH}, nadi": None}),
         *streams.rows(
             f"{_STREAM}, {_OF}",
-            {f"{_STREAM}, nadi, exactly once": None, f"{_STREAM}, nadi, at least once": None},
+            {f"{_STREAM}, {each}": None for each in (_NOTHING, "nadi, exactly once", "nadi, at least once")},
         ),
     ]
 

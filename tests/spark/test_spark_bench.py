@@ -17,7 +17,9 @@ from bench.spark.setting import Sizes
 TINY = Sizes(rows=2_000, batches=2, warm=1, a_batch=500, runs=1)
 
 
-READS = {f"batch read, {number} segment{'s' * (number > 1)}" for number in (1, 4, 16)}
+READS = {f"batch read, {number} segment{'s' * (number > 1)}" for number in (1, 4, 16)} | {
+    "batch read, 4 segments, of ready batches"
+}
 WRITES = {"stream to stream, exactly once", "streaming write, exactly once", "first row of a stream"}
 
 
@@ -47,5 +49,5 @@ def test_comparison_with_sparks_kafka_source(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "spark", "kafka", "real-time", "--quick", "--data", str(tmp_path)]
     subprocess.run([*command, "--json", str(found)], check=True, timeout=300, cwd=Path(__file__).parents[2])
     rows = json.loads(found.read_text())
-    assert len(rows) == 7 + 12
+    assert len(rows) == 8 + 12
     assert all(row["value"] > 0 for row in rows)
