@@ -71,7 +71,7 @@ def guarded(users: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def guarded_door(guarded: EmbeddedServer) -> Door:
-    return Door(guarded.kafka_address, None)  # type: ignore[arg-type]
+    return Door(guarded.kafka_address, None)
 
 
 def login(mechanism: str, user: str, password: str) -> dict[str, Any]:
