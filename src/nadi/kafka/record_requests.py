@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -99,8 +99,7 @@ class RecordRequests:
         try:
             if isinstance(queued.offset, NadiError):
                 raise queued.offset
-            appended = None if queued.time_ms is None else datetime.fromtimestamp(queued.time_ms / 1000, UTC)
-            stored = {"base_offset": await queued.offset, "log_append_time": appended, "log_start_offset": NONE}
+            stored = {"base_offset": await queued.offset, "log_append_time": queued.time_ms, "log_start_offset": NONE}
             return {"index": queued.partition, **stored}
         except NadiError as error:
             refused = error.indexes if isinstance(error, InvalidRecordsError) else ()
