@@ -58,7 +58,7 @@ def _ready(bench: Bench, stream: str) -> Callable[[], Any]:
     reader = DefaultSource(options).reader(bench.read(stream, columns="event").schema)
     parts = [list(reader.read(part)) for part in reader.partitions()]
     folder = ready.make(bench.folder / "ready", parts, parts[0][0].schema)
-    return bench.spark.read.format(ready.registered(bench.spark)).options(folder=str(folder)).load
+    return partial(bench.spark.read.format(ready.registered(bench.spark)).options(folder=str(folder)).load)
 
 
 def counts(bench: Bench) -> list[Row]:

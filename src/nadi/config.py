@@ -261,11 +261,11 @@ class ServerConfig:
     )
     kafka_port: int | None = _option(
         None,
-        "Port for Kafka clients, whose topics are the streams of scope kafka (docs/kafka.md); 0 picks a free port.",
+        "Port for Kafka clients, whose topics are the streams of scope kafka (docs/kafka.md); 0 picks a free port. "
+        "Workers use consecutive ports.",
         default_text="none",
         least=0,
         most=_MOST_PORT,
-        modes=Mode.ALONE,
     )
     containers: int | None = _option(
         None,

@@ -40,3 +40,10 @@ def test_command_on_a_missing_thing_fails_and_names_it(things: Shell, command: s
     done = things.run(*command.split(), code=1)
     assert done.stdout == ""
     assert NONE[command] in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", [command for command in NONE if command.endswith("--yes")])
+def test_no_question_is_asked_about_a_missing_thing(things: Shell, command: str) -> None:
+    done = things.run(*command.removesuffix(" --yes").split(), code=1)
+    assert "Delete" not in done.output
+    assert NONE[command].split()[-1] in done.stderr.replace("\n", " ")

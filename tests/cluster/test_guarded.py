@@ -23,8 +23,7 @@ pytestmark = pytest.mark.uvloop
 
 @pytest.fixture(autouse=True)
 def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.access.users._LOG_COST", 4)
-    monkeypatch.setattr("nadi.access.users._PARALLEL", 1)
+    monkeypatch.setattr("nadi.access.users._ITERATIONS", {"sha256": 4096, "sha512": 4096})
 
 
 @pytest.fixture

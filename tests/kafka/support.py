@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,14 +22,25 @@ LIMIT_S = 60.0
 
 @dataclass
 class Door:
-    """A running door. address: "host:port"."""
+    """A running door. address: "host:port". process: None if it belongs to a server."""
 
     address: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None = None
 
-    def kill(self) -> None:
+    def kill(self, hangs_s: float = 0.0) -> None:
+        """Kill its process. hangs_s: stop it before, so that what it has sent is stored and not answered."""
+        assert self.process is not None
+        if hangs_s:
+            self.process.send_signal(signal.SIGSTOP)
+            time.sleep(hangs_s)
         self.process.kill()
         self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Close the pipe to its process."""
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address})
@@ -50,24 +62,35 @@ class Door:
         return Consumer({"bootstrap.servers": self.address, **usual, **named})
 
 
-@contextmanager
-def running_door(controller: str, *options: str, port: int = 0) -> Iterator[Door]:
+def start_door(controller: str, *options: str, port: int = 0) -> Door:
+    """Start a door; return it once clients can connect."""
     command = [sys.executable, "-m", "nadi", "kafka", "--controller", controller, "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"bootstrap\.servers\s+(\S+)", line):
+            return Door(found[1], process)
+    raise AssertionError(f"the door ended with {process.wait()}")
+
+
+@contextmanager
+def running_door(controller: str, *options: str, port: int = 0) -> Iterator[Door]:
+    door = start_door(controller, *options, port=port)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if found := re.search(r"bootstrap\.servers\s+(\S+)", line):
-                break
-        else:
-            raise AssertionError(f"the door ended with {process.wait()}")
-        yield Door(found[1], process)
+        yield door
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
-        if process.stdout is not None:
-            process.stdout.close()
+        if door.process is not None and door.process.poll() is None:
+            os.killpg(door.process.pid, signal.SIGTERM)
+            door.process.wait(30)
+        door.close()
+
+
+def python_client(code: str, *arguments: str) -> str:
+    """Run code that imports `kafka`, which is this folder in the tests' process; return what it prints."""
+    command = [sys.executable, "-I", "-c", code, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
 
 
 def written(
@@ -89,8 +112,6 @@ def written(
 
 def consumed(consumer: Consumer, count: int, limit_s: float = LIMIT_S) -> list[Message]:
     """Return the next `count` messages of a consumer that is subscribed or assigned."""
-    import time
-
     messages: list[Message] = []
     deadline = time.monotonic() + limit_s
     while len(messages) < count:

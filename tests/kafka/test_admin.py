@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -26,7 +27,7 @@ from tests.kafka.support import Door
     [
         (1, {"no.such.property": "1"}, KafkaError.INVALID_CONFIG),
         (1, {"retention.ms": "soon"}, KafkaError.INVALID_CONFIG),
-        (1, {"message.timestamp.type": "LogAppendTime"}, KafkaError.INVALID_CONFIG),
+        (1, {"message.timestamp.type": "soon"}, KafkaError.INVALID_CONFIG),
         (0, {}, KafkaError.INVALID_PARTITIONS),
     ],
 )
@@ -89,3 +90,22 @@ def test_describe_configs_tells_defaults_from_what_was_set(door: Door) -> None:
     admin = door.admin()
     properties = admin.describe_configs([resource])[resource].result()
     assert {name for name, each in properties.items() if not each.is_default} == {"cleanup.policy", "retention.ms"}
+
+
+def test_authorized_operations_are_described_if_asked(door: Door) -> None:
+    door.create("allowed", 1)
+    admin = door.admin()
+    (described,) = admin.describe_topics(TopicCollection(["allowed"]), include_authorized_operations=True).values()
+    of_topic = set(described.result().authorized_operations)
+    assert {AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALTER} <= of_topic
+    (unasked,) = admin.describe_topics(TopicCollection(["allowed"])).values()
+    assert not unasked.result().authorized_operations
+    (group,) = admin.describe_consumer_groups(["allowed"], include_authorized_operations=True).values()
+    assert set(group.result().authorized_operations) == {
+        AclOperation.READ,
+        AclOperation.DESCRIBE,
+        AclOperation.DELETE,
+    }
+    cluster = admin.describe_cluster(include_authorized_operations=True).result()
+    assert AclOperation.CREATE in cluster.authorized_operations
+    assert AclOperation.CLUSTER_ACTION not in cluster.authorized_operations

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from uuid import uuid4
 
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -92,7 +93,7 @@ async def test_a_former_coordinator_drops_its_group(server: EmbeddedServer) -> N
     for _ in range(4):  # longer than a session
         await asyncio.sleep(0.5)
         await present.heartbeat("group", *member)
-    offsets = {("topic", 0): CommittedOffset(1, -1, "", 0)}
+    offsets = {("topic", 0): CommittedOffset(1, -1, "", 0, uuid4())}
     await present.commit("group", *member, offsets)
     commits = [asyncio.create_task(present.commit("group", *member, offsets)) for _ in range(2)]
     await asyncio.sleep(0)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,7 @@ from nadi.access.permissions import Permissions
 from nadi.access.users import User, hash_password, write_users
 from nadi.config import ServerSecurity
 from nadi.kafka.messages import VERSIONS
+from nadi.limits import KAFKA_PAUSE_S
 from tests.kafka.raw import Connection, requests
 from tests.kafka.support import SCOPE, Door, consumed, written
 
@@ -62,6 +64,28 @@ def test_impossible_lengths_end_the_connection(door: Door, size: int) -> None:
     assert is_alive(door)
 
 
+def test_a_silent_peer_loses_the_space_of_a_large_request(door: Door) -> None:
+    with Connection(door.address) as silent, Connection(door.address) as slow, Connection(door.address) as small:
+        silent.socket.sendall((20 << 20).to_bytes(4, "big"))
+        slow.socket.sendall((20 << 20).to_bytes(4, "big"))
+        small.socket.sendall((1000).to_bytes(4, "big"))
+        closed_after = 0
+        silent.socket.settimeout(1)
+        for second in range(1, 12):
+            slow.socket.sendall(b"x" * 1000)
+            try:
+                if silent.socket.recv(1) == b"":
+                    closed_after = second
+                    break
+            except TimeoutError:
+                continue
+        assert KAFKA_PAUSE_S - 1 <= closed_after <= KAFKA_PAUSE_S + 3
+        for other in (slow, small):
+            other.socket.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                other.socket.recv(1)
+
+
 def test_unknown_versions(door: Door) -> None:
     with Connection(door.address) as connection:
         connection.send(b"\0\x12\0\x63\0\0\0\x07\xff\xff\0")  # ApiVersions 99: answered, as clients ask so first
@@ -78,7 +102,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     write_users(folder / "users", users)
     security = ServerSecurity(users_file=folder / "users")
     with nadi.embedded(folder / "data", security=security, kafka_port=0) as server:
-        yield Door(server.kafka_address, None)  # type: ignore[arg-type]
+        yield Door(server.kafka_address)
 
 
 def login(user: str, password: str = "") -> dict[str, str]:
@@ -119,3 +143,16 @@ def test_wrong_passwords_and_no_login(guarded: Door) -> None:
     with Connection(guarded.address) as connection:
         connection.send(b"\0\x03\0\x0c\0\0\0\x01\xff\xff\0\0\0\0")  # Metadata 12
         assert connection.receive() == b""
+
+
+def test_authorized_operations_are_those_of_the_user(guarded: Door) -> None:
+    written(guarded.producer(**login("owner")), "open", [b"a"])
+    named = {name.replace("_", "."): value for name, value in login("reader").items()}
+    admin = AdminClient({"bootstrap.servers": guarded.address, **named})
+    (topic,) = admin.describe_topics(TopicCollection(["open"]), include_authorized_operations=True).values()
+    assert set(topic.result().authorized_operations) == {
+        AclOperation.READ,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+    }
+    assert not admin.describe_cluster(include_authorized_operations=True).result().authorized_operations

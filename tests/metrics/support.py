@@ -17,8 +17,9 @@ from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS
 OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}
+OF_A_DOOR = {"nadi_kafka_group_lag_records": OF_A_SERVER.pop("nadi_kafka_group_lag_records")}  # tests/kafka
 OF_A_CLUSTER = cluster.MEANINGS
-ALL: Mapping[str, MetricDefinition] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER}
+ALL: Mapping[str, MetricDefinition] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER, **OF_A_DOOR}
 OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
 Auth = tuple[str, str] | None
 

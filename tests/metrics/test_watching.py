@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 import nadi
 from nadi.client import StreamManager
@@ -45,8 +46,8 @@ needs_prometheus = pytest.mark.skipif(
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedServer]]:
     store = tmp_path_factory.mktemp("cluster").as_uri()
     with (
-        nadi.embedded(store=store, containers=2, rest_port=0) as one,
-        nadi.embedded(store=store, rest_port=0) as two,
+        nadi.embedded(store=store, containers=2, rest_port=0, kafka_port=0) as one,
+        nadi.embedded(store=store, rest_port=0, kafka_port=0) as two,
         StreamManager(one.controller_uri) as manager,
     ):
         manager.create_scope("home")
@@ -54,6 +55,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedS
         with manager.create_writer("home", "meters") as writer:
             for number in range(20):
                 writer.write_event(b"a", routing_key=f"{number}")
+        producer = Producer({"bootstrap.servers": one.kafka_address})
+        producer.produce("payments", b"a", partition=0)
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": one.kafka_address, "group.id": "billing"})
+        consumer.commit(offsets=[TopicPartition("payments", 0, 0)], asynchronous=False)
+        consumer.close()
+        until(lambda: any("nadi_kafka_group_lag_records{" in scraped(server.rest_uri) for server in (one, two)))
         yield [one, two]
 
 

@@ -4,6 +4,7 @@ import random
 
 import pandas as pd
 import pytest
+from pyspark.sql import Row
 
 from nadi.errors import InvalidArgumentError
 from nadi.spark import in_order
@@ -22,6 +23,8 @@ def test_segments_by_age_and_a_segment_by_offset() -> None:
     assert [(row.segment_id, row.offset) for row in in_order(frames)] == places
     assert [(row.segment_id, row.offset) for row in in_order(iter(frames))] == places
     assert [(row.segment_id, row.offset) for row in in_order(frame(*shuffled))] == places
+    rows = (Row(segment_id=segment, offset=offset) for segment, offset in shuffled)
+    assert [(row.segment_id, row.offset) for row in in_order(rows)] == places
 
 
 def test_one_stream_after_the_other() -> None:
@@ -38,3 +41,5 @@ def test_empty_input_is_sorted() -> None:
 def test_missing_column_is_rejected_by_name(missing: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"'{missing}'"):
         in_order(frame((OLD, 0)).drop(columns=[missing]))
+    with pytest.raises(InvalidArgumentError, match=f"'{missing}'"):
+        in_order([Row(**{name: 0 for name in ("segment_id", "offset") if name != missing})])

@@ -25,19 +25,20 @@ from cachetools import LRUCache
 
 from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission, Permissions
-from nadi.access.users import User, UsersFile, hash_of_no_password, is_password
+from nadi.access.users import WRONG_LOGIN, User, UsersFile, hash_of_no_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
-from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGIN_FAILED_S, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning
 
 if TYPE_CHECKING:
     from nadi.access.bearer import BearerKeys, BearerSettings
+    from nadi.access.scram import ScramLogin
 
 log = logging.getLogger(__name__)
 
 _NEEDED = "this server requires a user and password, or a bearer token: set them as docs/security.md describes"
 _OWN = "nadi-own"
-_WRONG = "the user name or the password is wrong"
+_TOO_MANY = "too many logins from this address are being checked: try again soon"
 
 
 class Gate:
@@ -56,12 +57,16 @@ class Gate:
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._permits = Shares(LOGINS_WAITING), FairQueue(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
-        self.own_authorization = f"{_OWN} {secrets.token_urlsafe(32)}"  # has all rights; never leaves this process
+        self.own_authorization = f"{_OWN} {secrets.token_urlsafe(32)}"  # has all rights; known to this server alone
         self._dummy_hash = hash_of_no_password()  # unknown users take the same time to check
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
         self._report = SeldomWarning(log, "failed logins: %d, the last from %s: %s")
+
+    def share_own(self, secret: str) -> None:
+        """Accept what other servers of the cluster, which know the secret, ask as this server itself."""
+        self.own_authorization = f"{_OWN} {secret}"
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""
@@ -88,6 +93,32 @@ class Gate:
         if not caller.may(resource, permission):
             self.refusals += 1
             raise PermissionDeniedError(f"the request requires {permission.name} on {resource[:700]}: ask for a grant")
+
+    def begin_scram(self, mechanism: str, unknown_key: bytes) -> ScramLogin:
+        """Return a new login by one of the mechanisms of `users.MECHANISMS`. unknown_key: keeps what an outsider gets
+        for unknown names the same."""
+        from nadi.access.scram import ScramLogin  # imports scramp, which most servers don't need
+
+        if self._users is None:
+            raise NotAuthenticatedError(_NEEDED)
+        return ScramLogin(self._users, mechanism, unknown_key)
+
+    async def continue_scram(self, login: ScramLogin, message: bytes, address: str) -> tuple[bytes, Caller | None]:
+        """Return the reply to a message and, once it has logged in, the caller; NotAuthenticatedError, some time
+        later."""
+        if not self._shares.enter(address):
+            raise UnavailableError(_TOO_MANY)
+        try:
+            reply, user = login.reply(message)
+        except NotAuthenticatedError as error:
+            self.failed_logins += 1
+            self._report(address or "unknown", error)
+            async with self._permits.of(address):
+                await asyncio.sleep(LOGIN_FAILED_S)
+            raise
+        finally:
+            self._shares.leave(address)
+        return reply, None if user is None else Caller(user.name, user.permissions)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -129,7 +160,7 @@ class Gate:
 
     def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
         if not self._shares.enter(address):
-            raise UnavailableError("too many logins from this address are being checked: try again soon")
+            raise UnavailableError(_TOO_MANY)
         check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
 
         def is_over(_: object) -> None:
@@ -151,7 +182,7 @@ class Gate:
             loop = asyncio.get_running_loop()
             is_correct = await loop.run_in_executor(self._threads, is_password, password, stored_hash)
         if user is None or not is_correct:
-            raise NotAuthenticatedError(_WRONG)
+            raise NotAuthenticatedError(WRONG_LOGIN)
         self._known[digest] = user
         return Caller(user.name, user.permissions)
 

@@ -2,10 +2,10 @@
 
 One user per line, as in Pravega's password file; empty lines and lines starting with `#` are skipped:
 
-    ann:scrypt$15$8$3$<salt>$<hash>:prn::/scope:home/*,READ_UPDATE;prn::/scope:home,READ
+    ann:scram$<salt>$600000$<key>$<key>$210000$<key>$<key>:prn::/scope:home/*,READ_UPDATE;prn::/scope:home,READ
 
-Passwords are hashed by scrypt with a separate salt each. The numbers are log2 of the cost, the block size and the
-parallelism (OWASP's Password Storage Cheat Sheet, 2024: 32 MiB and 0.1 to 0.4 s of a core each).
+A password's hash is its SCRAM verifiers, with a separate salt: iterations, StoredKey and ServerKey for SHA-256, then
+for SHA-512. Logins that send the password are checked against the first.
 
 The file is checked before each use, and read again if it has changed. If it is then invalid, an error is logged and the
 previous users stay in effect, so that an unfinished edit doesn't change anyone's access.
@@ -20,18 +20,21 @@ import hmac
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nadi.access.permissions import Permissions
 from nadi.errors import InvalidArgumentError
 
 log = logging.getLogger(__name__)
 
-_LOG_COST, _BLOCK, _PARALLEL = 15, 8, 3
-_SALT_BYTES, _HASH_BYTES = 16, 32
-_MAX_BYTES = 256 << 20
-_MAX_PARALLEL = 16
+WRONG_LOGIN = "the user name or the password is wrong"
+MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_ITERATIONS = {"sha256": 600_000, "sha512": 210_000}  # OWASP's Password Storage Cheat Sheet (2023), for PBKDF2
+_SALT_BYTES = 16
+_FEWEST, _MOST = 4096, 10_000_000  # iterations in a file; the fewest are RFC 7677's
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def read_users(path: Path) -> dict[str, User]:
         password_hash, _, grants = hash_and_grants.partition(":")
         try:
             check_user_name(name)
-            _parse_hash(password_hash)
+            verifiers_of(password_hash)
             user = User(name, password_hash, Permissions.parse(grants))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"line {number} of the users file {path}: {error}") from None
@@ -115,53 +118,77 @@ class UsersFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
 
+class Verifier(NamedTuple):
+    """What a SCRAM mechanism checks a password with (RFC 5802)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
 def hash_password(password: str) -> str:
     """Return the hash to store for a password; it has a random salt."""
     salt = secrets.token_bytes(_SALT_BYTES)
-    return _stored(salt, _scrypt(password, salt, _LOG_COST, _BLOCK, _PARALLEL))
+    return _stored(salt, [_derived(kind, password, salt, _ITERATIONS[kind]) for kind in MECHANISMS.values()])
 
 
 def hash_of_no_password() -> str:
     """Return a hash to compare passwords with that no password has; it is made at once."""
-    return _stored(secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))
+    name, key = secrets.token_hex(), secrets.token_bytes(_SALT_BYTES)
+    verifiers = [verifier_of_nobody(mechanism, name, key) for mechanism in MECHANISMS]
+    return _stored(verifiers[0].salt, verifiers)
 
 
-def _stored(salt: bytes, digest: bytes) -> str:
-    numbers = f"{_LOG_COST}${_BLOCK}${_PARALLEL}"
-    return f"scrypt${numbers}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+def verifier_of_nobody(mechanism: str, name: str, key: bytes) -> Verifier:
+    """Return a verifier without a password, for a name that isn't a user's. It has the same salt each time."""
+    kind = MECHANISMS[mechanism]
+    size = hashlib.new(kind).digest_size
+    salt = hmac.digest(key, name.encode("utf-8", "surrogatepass"), "sha256")[:_SALT_BYTES]
+    return Verifier(salt, secrets.token_bytes(size), secrets.token_bytes(size), _ITERATIONS[kind])
 
 
 def is_password(password: str, stored_hash: str) -> bool:
     """Return whether the hash was made from this password; takes the same time either way."""
-    cost, block, parallel, salt, expected = _parse_hash(stored_hash)
-    return hmac.compare_digest(_scrypt(password, salt, cost, block, parallel), expected)
+    mechanism, kind = next(iter(MECHANISMS.items()))
+    expected = verifiers_of(stored_hash)[mechanism]
+    derived = _derived(kind, password, expected.salt, expected.iterations)
+    return hmac.compare_digest(derived.stored_key, expected.stored_key)
 
 
-def _parse_hash(stored_hash: str) -> tuple[int, int, int, bytes, bytes]:
-    """Return cost, block size, parallelism, salt and hash; raise InvalidArgumentError if the text is invalid."""
+def verifiers_of(stored_hash: str) -> dict[str, Verifier]:
+    """Return the verifier of each mechanism; raise InvalidArgumentError if the hash is invalid."""
     try:
-        kind, cost, block, parallel, salt, digest = stored_hash.split("$")
-        numbers = int(cost), int(block), int(parallel)
-        parsed = *numbers, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
-        if kind != "scrypt" or not 1 <= numbers[0] <= 24 or not 1 <= numbers[2] <= _MAX_PARALLEL or not parsed[4]:
+        kind, encoded_salt, *fields = stored_hash.split("$")
+        salt = base64.b64decode(encoded_salt, validate=True)
+        if kind != "scram" or len(salt) != _SALT_BYTES or len(fields) != 3 * len(MECHANISMS):
             raise ValueError
-        if numbers[1] < 1 or (128 * numbers[1]) << numbers[0] > _MAX_BYTES:
-            raise ValueError
+        verifiers = {}
+        for at, (name, digest) in enumerate(MECHANISMS.items()):
+            count, *keys = fields[3 * at : 3 * at + 3]
+            stored_key, server_key = (base64.b64decode(key, validate=True) for key in keys)
+            verifiers[name] = Verifier(salt, stored_key, server_key, int(count))
+            size = hashlib.new(digest).digest_size
+            if (len(stored_key), len(server_key)) != (size, size) or not _FEWEST <= int(count) <= _MOST:
+                raise ValueError
     except (ValueError, binascii.Error):
         raise InvalidArgumentError("the password hash is invalid: create it with `nadi passwd`") from None
-    return parsed
+    return verifiers
 
 
-def _scrypt(password: str, salt: bytes, log_cost: int, block: int, parallel: int) -> bytes:
-    return hashlib.scrypt(
-        password.encode("utf-8", "surrogatepass"),
-        salt=salt,
-        n=1 << log_cost,
-        r=block,
-        p=parallel,
-        maxmem=2 * _MAX_BYTES,
-        dklen=_HASH_BYTES,
-    )
+def _stored(salt: bytes, verifiers: Sequence[Verifier]) -> str:
+    fields = [
+        f"{each.iterations}${base64.b64encode(each.stored_key).decode()}${base64.b64encode(each.server_key).decode()}"
+        for each in verifiers
+    ]
+    return "$".join(("scram", base64.b64encode(salt).decode(), *fields))
+
+
+def _derived(kind: str, password: str, salt: bytes, iterations: int) -> Verifier:
+    salted = hashlib.pbkdf2_hmac(kind, password.encode("utf-8", "surrogatepass"), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", kind)
+    server_key = hmac.digest(salted, b"Server Key", kind)
+    return Verifier(salt, hashlib.new(kind, client_key).digest(), server_key, iterations)
 
 
 def replace_private_file(path: Path, data: bytes) -> None:

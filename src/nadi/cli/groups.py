@@ -1,4 +1,4 @@
-"""`nadi group`: reader groups, their lag, checkpoints and positions.
+"""`nadi group`: reader groups, their lag, checkpoints and positions; and the lag of Kafka groups.
 
 A group of several streams takes either one position for all of them, or `STREAM=POSITION` for each.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -18,7 +19,7 @@ from nadi.cli.session import Resource, Row
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 
 if TYPE_CHECKING:
-    from nadi.client import Checkpoint, StreamManager
+    from nadi.client import Checkpoint, StreamManager, Unreadable
     from nadi.model.reports import GroupLagReport
     from nadi.model.streamcut import StreamCut
 
@@ -26,26 +27,47 @@ Group = Annotated[str, typer.Argument(help="Name of the reader group.")]
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    """Return a row per group, summed over its streams; a sum is None if one of its values is unknown."""
+    """Return a row per reader group and Kafka group, summed over its streams; a sum is None if one of its values is
+    unknown."""
     from nadi.errors import ReaderGroupNotFoundError
 
     def total(values: list[Any], of: Callable[[list[Any]], Any]) -> Any:
         return of(values) if values and None not in values else None
 
-    groups, rows = manager.reader_group_manager(scope), []
+    groups, lags_of = manager.reader_group_manager(scope), []
     for name in groups.list_reader_groups():
         with suppress(ReaderGroupNotFoundError):  # deleted meanwhile
-            lags = groups.lag(name)
-            row = {
-                "group": name,
-                "streams": [lag.stream for lag in lags],
-                "readers": lags[0].readers if lags else None,
-                "bytes": total([lag.lag_bytes for lag in lags], sum),
-                "events": total([lag.lag_events for lag in lags], sum),
-                "seconds": total([lag.lag_seconds for lag in lags], max),
-            }
-            rows.append(row)
-    return rows, ()
+            lags_of.append((name, groups.lag(name)))
+    kafka, unreadable = _kafka_lags(manager, scope)
+    lags_of += [(name, list(lags)) for name, lags in groupby(kafka, lambda lag: lag.group)]
+    rows = [
+        {
+            "group": name,
+            "streams": [lag.stream for lag in lags],
+            "readers": lags[0].readers if lags else None,
+            "bytes": total([lag.lag_bytes for lag in lags], sum),
+            "events": total([lag.lag_events for lag in lags], sum),
+            "seconds": total([lag.lag_seconds for lag in lags], max),
+        }
+        for name, lags in lags_of
+    ]
+    return rows, unreadable
+
+
+def _kafka_lags(manager: StreamManager, scope: str) -> tuple[list[GroupLagReport], list[Unreadable]]:
+    """Return the lags of the scope's Kafka groups that the caller may see."""
+    from nadi.client import Unreadable
+    from nadi.naming import KAFKA_TABLE
+
+    with suppress(NotFoundError, PermissionDeniedError):
+        manager.table(scope, KAFKA_TABLE).get(b"group")  # NotFoundError unless Kafka clients have used the scope
+        try:
+            import nadi.kafka
+
+            return nadi.kafka.group_lags(manager, scope=scope), []
+        except InvalidArgumentError as error:  # no kio
+            return [], [Unreadable("Kafka groups", str(error))]
+    return [], []
 
 
 def _for_people(row: Row) -> Row:
@@ -80,6 +102,11 @@ def _delete(manager: StreamManager, scope: str, group: str, force: bool | None) 
     return manager.reader_group_manager(scope).delete_reader_group(group)
 
 
+def _find(manager: StreamManager, scope: str, group: str, force: bool | None) -> None:
+    _check_own(manager, scope, group, force)
+    manager.reader_group_manager(scope).get_reader_group(group)
+
+
 Force = Annotated[
     bool | None,
     typer.Option("--force", help="Delete it even if it belongs to a function or lake, which then starts over."),
@@ -91,7 +118,7 @@ group_app = Resource(
     rows=_rows,
     for_people=_for_people,
     delete=_delete,
-    find=_check_own,
+    find=_find,
     question=" and its positions?",
     options={"force": Force},
 ).app()
@@ -245,8 +272,13 @@ def _cuts(
 
 @group_app.command("show")
 def show_group(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
-    """Show the consumer lag of a reader group per stream."""
-    lags = manager.reader_group_manager(scope).lag(group)
+    """Show the consumer lag of a reader group or Kafka group per stream."""
+    try:
+        lags = manager.reader_group_manager(scope).lag(group)
+    except NotFoundError:
+        lags = [lag for lag in _kafka_lags(manager, scope)[0] if lag.group == group]
+        if not lags:
+            raise
     columns = ["stream", "bytes", "events", "seconds", "readers", "segments", "unassigned"]
     rows = [_row(lag) if form is not Form.TABLE else _for_people(_row(lag)) for lag in lags]
     show(rows, columns, form=form, empty=f"Reader group {scope}/{group} doesn't read any stream.")

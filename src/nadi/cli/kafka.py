@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from nadi.cli.admin.up import taking_options
 from nadi.cli.options import Controller, TrustStore
 from nadi.cli.printing import say
-from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE, DEFAULT_URI
+from nadi.defaults import DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE, DEFAULT_URI
 
 
+@taking_options("host", "advertised_host", "users_file", "tls_certificate", "tls_key", "insecure_public")
 def kafka(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65_535)] = DEFAULT_KAFKA_PORT,
     scope: Annotated[str, typer.Option(help="Scope whose streams are the topics.")] = DEFAULT_KAFKA_SCOPE,
-    advertised_host: Annotated[
-        str | None, typer.Option(help="Host name or address that clients connect to. (default: --host)")
-    ] = None,
     advertised_port: Annotated[
         int | None, typer.Option(help="Port that clients connect to. (default: --port)", min=1, max=65_535)
     ] = None,
@@ -25,20 +23,14 @@ def kafka(
         int, typer.Option(help="Partitions of a topic that is created without a number.", min=1)
     ] = DEFAULT_KAFKA_PARTITIONS,
     auto_create: Annotated[bool, typer.Option(help="Create a topic that a client asks for.")] = True,
-    users_file: Annotated[
-        str | None, typer.Option(help="File of users and passwords, for SASL PLAIN; see `nadi passwd`.")
-    ] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="PEM file of the certificate; turns on TLS.")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="PEM file of the certificate's private key.")] = None,
-    insecure_public: Annotated[
-        bool, typer.Option("--insecure-public", help="Allow a public address without authentication.")
-    ] = False,
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
+    **given: Any,
 ) -> None:
     """Serve a scope's streams to Kafka clients, until Ctrl-C or SIGTERM.
 
-    The door's own login needs all permissions on the scope. With --users-file, clients need permissions of their own.
+    The door's own login needs all permissions on the scope. With --users-file, clients log in by SASL and need
+    permissions of their own.
     """
     import uvloop
 
@@ -47,9 +39,8 @@ def kafka(
     from nadi.kafka.server import DoorOptions, KafkaDoor, serve
     from nadi.standalone.assembly import gate_of, tls_of
 
-    security = ServerSecurity(
-        tls_certificate=tls_cert, tls_key=tls_key, users_file=users_file, insecure_public=insecure_public
-    )
+    host, advertised_host = given.pop("host"), given.pop("advertised_host")
+    security = ServerSecurity(**given)
     security.check_address(host, advertised_host)
     options = DoorOptions(
         host=host,

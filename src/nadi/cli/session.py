@@ -133,7 +133,8 @@ class Resource:
     returns rows and unreadable records; for_people: maps a row for the table. empty: the message without rows.
     show, status: functions that return one resource's fields; stop: ends its processes. delete: returns False if the
     name doesn't exist; question: the end of its confirmation, such as "? Its table stays."; find: raises if there is
-    nothing to confirm; stays: names what isn't deleted; options: extra options of `delete`.
+    nothing to confirm, `show` or `status` by default; stays: names what isn't deleted; options: extra options of
+    `delete`.
     """
 
     noun: str
@@ -147,7 +148,7 @@ class Resource:
     status: Callable[..., Row] | None = None
     stop: Callable[..., Any] | None = None
     delete: Callable[..., Any] | None = None
-    find: Callable[..., Any] = lambda *_, **__: None
+    find: Callable[..., Any] | None = None
     question: str = ""
     stays: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -192,8 +193,9 @@ class Resource:
     def _delete(self, delete: Callable[..., Any], manager: StreamManager, yes: bool = False, **given: Any) -> None:
         name = self._name(given)
         if self.question and not yes:
-            with suppress(ProtocolError):  # unreadable records can be deleted
-                self.find(manager, **given)
+            if find := self.find or self.show or self.status:
+                with suppress(ProtocolError):  # unreadable records can be deleted
+                    find(manager, **given)
             confirm(f"Delete {name}{self.question}")
         report_deleted(delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
 

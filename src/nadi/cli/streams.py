@@ -78,7 +78,9 @@ def delete_scope(
     """Delete a scope with its bookmarks, slices and search indexes."""
     from nadi.search import indexes
 
-    confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?", yes)
+    if not yes:
+        manager.list_streams(scope)  # ScopeNotFoundError
+        confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?")
     catalog, orphaned = indexes(manager, scope), set()
     with suppress(NotFoundError, PermissionDeniedError):
         readable, unreadable = catalog.list_with_unreadable()
@@ -411,6 +413,8 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
     }
     dependents = [name for name, catalog in catalogs.items() if _has(catalog, stream)]
     if not yes:
+        if not dependents:  # else a killed command may have left them behind
+            manager.stream_configuration(scope, stream)  # StreamNotFoundError
         warning = f" Events that aren't in {lakes} yet are lost." if lakes else ""
         more = tables + "".join(f", and {name}" for name in dependents)
         confirm(f"Delete stream {scope}/{stream} and all its events{more}?{warning}")

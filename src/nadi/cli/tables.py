@@ -60,6 +60,7 @@ table_app = Resource(
     rows=_rows,
     empty="No key-value tables in scope {scope}.",
     delete=lambda manager, scope, table: manager.delete_key_value_table(scope, table),
+    find=lambda manager, scope, table: manager.key_value_table_configuration(scope, table),
     question=" and all its entries?",
 ).app()
 

@@ -1,4 +1,4 @@
-"""A Kafka broker in front of nadi's streams: `nadi kafka`, and cuts of streams from offsets of topics.
+"""A Kafka broker in front of nadi's streams: `nadi kafka`, cuts of streams from offsets of topics, and groups' lag.
 
 >>> import nadi.kafka
 >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -17,9 +17,10 @@ from nadi.defaults import DEFAULT_KAFKA_SCOPE
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
+    from nadi.model.reports import GroupLagReport
     from nadi.model.streamcut import StreamCut
 
-__all__ = ["cut_of", "offsets_of"]
+__all__ = ["cut_of", "group_lags", "offsets_of"]
 
 
 def cut_of(
@@ -48,3 +49,16 @@ def offsets_of(manager: StreamManager, topic: str, cut: StreamCut) -> dict[int, 
 
     thread, core = inside(manager)
     return thread.run(offsets_of(core, topic, cut))
+
+
+def group_lags(manager: StreamManager, *, scope: str = DEFAULT_KAFKA_SCOPE) -> list[GroupLagReport]:
+    """Return the lag of each consumer group in each topic with committed offsets: the records behind these, as
+    `lag_events`. Other values are None, except for `readers`, the group's members.
+
+    At most 1,000 groups. PermissionDeniedError: the caller may not read the door's table.
+    """
+    from nadi.client.blocking.face import inside
+    from nadi.kafka.cuts import group_lags
+
+    thread, core = inside(manager)
+    return thread.run(group_lags(core, scope))

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nadi.access.authentication import Gate
 from nadi.access.budget import Account
 from nadi.access.permissions import Caller, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.doors import Doors
-from nadi.kafka.messages import ErrorCode, KafkaError, code_of
+from nadi.kafka.messages import UNKNOWN_OPERATIONS, ErrorCode, KafkaError, code_of
 from nadi.kafka.topics import Topic, Topics, stream_of
 from nadi.kafka.transactions import ProducerInstance
+
+if TYPE_CHECKING:
+    from nadi.access.scram import ScramLogin
+# Kafka's operations, as bits by their codes, and the permission of nadi that each needs
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
+    1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11, 12)
+)
+_TOPIC_OPERATIONS = {
+    Permission.READ: _READ | _DESCRIBE | _DESCRIBE_CONFIGS,
+    Permission.READ_UPDATE: _WRITE | _DELETE | _ALTER | _ALTER_CONFIGS,
+}
+_GROUP_OPERATIONS = {Permission.READ: _READ | _DESCRIBE, Permission.READ_UPDATE: _DELETE}
+_CLUSTER_OPERATIONS = {
+    Permission.READ: _DESCRIBE | _DESCRIBE_CONFIGS | _IDEMPOTENT_WRITE,
+    Permission.READ_UPDATE: _CREATE,
+}
 
 
 @dataclass(slots=True)
 class Peer:
-    """A connection's client. sending: its account of unsent bytes. mechanism: of the login. caller: None before the
-    login, or if callers needn't authenticate."""
+    """A connection's client. sending: its account of unsent bytes. mechanism, login: how it logs in. caller: None
+    before that, or if callers needn't authenticate."""
 
     host: str
     sending: Account
     mechanism: str = ""
+    login: ScramLogin | None = None
     caller: Caller | None = None
 
 
@@ -53,10 +72,35 @@ class Access:
         resource = scope_resource(self._topics.scope)
         self._require(peer, resource, permission, ErrorCode.cluster_authorization_failed)
 
+    def _may(self, peer: Peer, resource: str, permission: Permission) -> bool:
+        return self._gate is None or (peer.caller is not None and peer.caller.may(resource, permission))
+
     def may_see_group(self, peer: Peer, group: str) -> bool:
-        if self._gate is None or peer.caller is None:
-            return True
-        return peer.caller.may(reader_group_resource(self._topics.scope, group), Permission.READ)
+        return self._may(peer, reader_group_resource(self._topics.scope, group), Permission.READ)
+
+    def may_see_transaction(self, peer: Peer, user: str) -> bool:
+        """Return whether the caller may see the transactions of a user: its own, and all as an administrator."""
+        is_own = peer.caller is not None and peer.caller.name == user
+        return is_own or self._may(peer, scope_resource(self._topics.scope), Permission.READ_UPDATE)
+
+    def topic_operations(self, peer: Peer, name: str) -> int:
+        try:
+            resource = stream_resource(self._topics.scope, stream_of(name))
+        except KafkaError:  # an invalid name
+            return UNKNOWN_OPERATIONS
+        return self._operations(peer, resource, _TOPIC_OPERATIONS)
+
+    def group_operations(self, peer: Peer, name: str, *, is_asked: bool) -> int:
+        resource = reader_group_resource(self._topics.scope, name)
+        return self._operations(peer, resource, _GROUP_OPERATIONS) if is_asked else UNKNOWN_OPERATIONS
+
+    def cluster_operations(self, peer: Peer, *, is_asked: bool) -> int:
+        resource = scope_resource(self._topics.scope)
+        return self._operations(peer, resource, _CLUSTER_OPERATIONS) if is_asked else UNKNOWN_OPERATIONS
+
+    def _operations(self, peer: Peer, resource: str, operations: Mapping[Permission, int]) -> int:
+        """Return the caller's operations as bits."""
+        return sum(bits for permission, bits in operations.items() if self._may(peer, resource, permission))
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -65,11 +109,8 @@ class Access:
         return await self._topics.get(name)
 
     async def visible(self, peer: Peer) -> list[str]:
-        names = await self._topics.names()
-        if self._gate is None or peer.caller is None:
-            return names
-        caller, scope = peer.caller, self._topics.scope
-        return [name for name in names if caller.may(stream_resource(scope, stream_of(name)), Permission.READ)]
+        names, scope = await self._topics.names(), self._topics.scope
+        return [name for name in names if self._may(peer, stream_resource(scope, stream_of(name)), Permission.READ)]
 
     async def found_or_created(self, peer: Peer, name: str, *, creates: bool) -> Topic:
         try:

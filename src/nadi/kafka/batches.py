@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 
 import crc32c
 
-from nadi.client.serializers.kafka import HEADER, HEADER_BYTES, Record, batch_of, records_of
+from nadi.client.serializers.kafka import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    Record,
+    appended_at,
+    batch_of,
+    records_of,
+)
 from nadi.errors import SerializationError
 from nadi.kafka.messages import ErrorCode, KafkaError
 
@@ -23,7 +31,7 @@ _PREFIX = struct.Struct(">qii")  # first offset, length of what follows it, lead
 _PREFIX_BYTES = 12  # not counted by the length
 _CHECKED_FROM = 21  # the checksum covers the bytes from here
 _MAGIC = 2
-_CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC = 0x20, 0x10, 0x08, 0x07
+_CONTROL, _TRANSACTIONAL, _CODEC = 0x20, 0x10, 0x07
 _LAST_CODEC = 4
 
 
@@ -43,6 +51,16 @@ class Batch:
     is_transactional: bool
     data: bytes
     is_plain: bool = False
+
+    def repeats(self, other: Batch) -> bool:
+        """Return whether a producer sent the same batch twice, maybe to be stored with another time."""
+        if self.producer_id < 0:
+            return self.data == other.data
+        numbers = self.producer_id, self.epoch, self.sequence
+        return numbers == (other.producer_id, other.epoch, other.sequence)
+
+    def appended_at(self, time_ms: int) -> Batch:
+        return replace(self, data=appended_at(self.data, time_ms), max_ms=time_ms)
 
 
 def read_header(data: bytes) -> Batch | None:
@@ -85,7 +103,7 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
             raise KafkaError(ErrorCode.corrupt_message, f"record batches must have version {_MAGIC}, not {magic}")
         if crc != crc32c.crc32c(memoryview(whole)[_CHECKED_FROM:]):
             raise KafkaError(ErrorCode.corrupt_message, "a record batch doesn't match its checksum")
-        if count != last + 1 or attributes & (_CONTROL | _LOG_APPEND_TIME) or attributes & _CODEC > _LAST_CODEC:
+        if count != last + 1 or attributes & (_CONTROL | LOG_APPEND_TIME) or attributes & _CODEC > _LAST_CODEC:
             raise KafkaError(
                 ErrorCode.invalid_record,
                 "a producer may not send control batches, log append times or offsets with gaps",

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from nadi.access.permissions import Permission
-from nadi.errors import NadiError
+from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.doors import Doors
-from nadi.kafka.group_records import NO_OFFSET, CommittedOffset
+from nadi.kafka.group_records import NO_OFFSET, CommittedOffset, Offsets
 from nadi.kafka.groups import Groups, Join, MemberIdRequiredError
 from nadi.kafka.messages import (
     NONE,
     UNKNOWN_OPERATIONS,
     ErrorCode,
     Fields,
+    KafkaError,
     Request,
     code_of_call,
     coordinator_code,
@@ -27,7 +30,26 @@ from nadi.kafka.messages import (
 )
 from nadi.kafka.producing import Producing
 from nadi.kafka.topics import Topics
-from nadi.kafka.transactions import ProducerInstance, Transactions
+from nadi.kafka.transactions import (
+    ABORTING,
+    COMMITTING,
+    EMPTY,
+    ONGOING,
+    STORING,
+    ProducerInstance,
+    Transactions,
+)
+
+_STATES = {  # of transactions, as Kafka names them
+    EMPTY: "Empty",
+    ONGOING: "Ongoing",
+    COMMITTING: "PrepareCommit",
+    STORING: "PrepareCommit",
+    ABORTING: "PrepareAbort",
+}
+_KAFKA_STATES = {*_STATES.values(), "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead"}
+
+_NO_TOPIC = UUID(int=0)
 
 
 class CoordinatorRequests:
@@ -121,10 +143,11 @@ class CoordinatorRequests:
         for topic in body.topics:
             for part in topic.partitions:
                 key = topic.name, part.partition_index
-                failed[key] = await code_of_call(self._check_committable(peer, *key))
-                if failed[key] == ErrorCode.none:
-                    epoch = getattr(part, "committed_leader_epoch", NONE)
-                    offsets[key] = CommittedOffset(part.committed_offset, epoch, part.committed_metadata, now_ms)
+                try:
+                    offsets[key] = await self._offset_of(peer, topic.name, part, now_ms)
+                    failed[key] = ErrorCode.none
+                except NadiError as error:
+                    failed[key] = coordinator_code(error)
         code = await code_of_call(self._commit(peer, body, offsets))
         return {
             "topics": [
@@ -142,9 +165,13 @@ class CoordinatorRequests:
             ]
         }
 
-    async def _check_committable(self, peer: Peer, name: str, partition: int) -> None:
+    async def _offset_of(self, peer: Peer, name: str, asked: Any, now_ms: int) -> CommittedOffset:
         topic = await self._access.readable(peer, name)
-        topic.check_partition(partition)
+        topic.check_partition(asked.partition_index)
+        epoch = getattr(asked, "committed_leader_epoch", NONE)
+        return CommittedOffset(
+            asked.committed_offset, epoch, asked.committed_metadata, now_ms, topic.properties.topic_id
+        )
 
     async def _commit(self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]) -> None:
         generation = getattr(body, "generation_id_or_member_epoch", getattr(body, "generation_id", NONE))
@@ -167,7 +194,7 @@ class CoordinatorRequests:
     async def _committed(self, peer: Peer, name: str, asked: Iterable[Any] | None, *, is_stable: bool) -> Fields:
         try:
             self._access.check_group(peer, name)
-            committed = await self._groups.records.committed(name)
+            committed = await self._of_existing_topics(await self._groups.records.committed(name))
             pending = await self._transactions.pending(name) if is_stable else set()
         except NadiError as error:
             code = coordinator_code(error)
@@ -191,7 +218,7 @@ class CoordinatorRequests:
                 wanted.setdefault(topic_name, []).append(partition)
         else:
             wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
-        none = CommittedOffset(NO_OFFSET, NONE, "", 0)
+        none = CommittedOffset(NO_OFFSET, NONE, "", 0, _NO_TOPIC)
         topics = [
             {
                 "name": topic_name,
@@ -211,6 +238,14 @@ class CoordinatorRequests:
             for topic_name, partitions in wanted.items()
         ]
         return {"group_id": name, "topics": topics}
+
+    async def _of_existing_topics(self, committed: Offsets) -> Offsets:
+        """Return the offsets of topics that haven't been deleted since; a new topic of the name begins without any."""
+        ids = {}
+        for name in {name for name, _ in committed}:
+            with suppress(NotFoundError):
+                ids[name] = (await self._topics.get(name)).properties.topic_id
+        return {key: offset for key, offset in committed.items() if ids.get(key[0]) == offset.topic_id}
 
     async def offset_delete(self, peer: Peer, request: Request) -> Fields:
         body = request.body
@@ -243,6 +278,8 @@ class CoordinatorRequests:
             known: Fields = {"group_id": name, "authorized_operations": UNKNOWN_OPERATIONS}
             try:
                 self._access.check_group(peer, name)
+                is_asked = getattr(request.body, "include_authorized_operations", False)
+                known["authorized_operations"] = self._access.group_operations(peer, name, is_asked=is_asked)
                 groups.append({**known, **await self._groups.describe(name)})
             except NadiError as error:
                 groups.append({**known, "error_code": coordinator_code(error)})
@@ -306,30 +343,24 @@ class CoordinatorRequests:
         await self._transactions.add_partitions(self._access.producer(peer, name, producer_id, epoch), asked)
 
     async def add_offsets_to_txn(self, peer: Peer, request: Request) -> Fields:
-        body = request.body
+        return {"error_code": await code_of_call(self._add_group(peer, request.body))}
+
+    async def _add_group(self, peer: Peer, body: Any) -> None:
         self._access.check_transaction(body.transactional_id)
         self._access.require_group(peer, body.group_id)
         await self._transactions.add_group(self._producer(peer, body), body.group_id)
-        return {}
 
     async def end_txn(self, peer: Peer, request: Request) -> Fields:
-        body = request.body
+        return {"error_code": await code_of_call(self._end(peer, request.body))}
+
+    async def _end(self, peer: Peer, body: Any) -> None:
         self._access.check_transaction(body.transactional_id)
         await self._transactions.end(self._producer(peer, body), commits=body.committed)
         self._producing.end_transaction(body.producer_id)
-        return {}
 
     async def txn_offset_commit(self, peer: Peer, request: Request) -> Fields:
         body = request.body
-        now_ms = time.time_ns() // 1_000_000
-        offsets = {
-            (topic.name, part.partition_index): CommittedOffset(
-                part.committed_offset, getattr(part, "committed_leader_epoch", NONE), part.committed_metadata, now_ms
-            )
-            for topic in body.topics
-            for part in topic.partitions
-        }
-        code = await code_of_call(self._commit_in_transaction(peer, body, offsets))
+        code = await code_of_call(self._commit_in_transaction(peer, body))
         return {
             "topics": [
                 {
@@ -342,14 +373,67 @@ class CoordinatorRequests:
             ]
         }
 
-    async def _commit_in_transaction(
-        self, peer: Peer, body: Any, offsets: dict[tuple[str, int], CommittedOffset]
-    ) -> None:
+    async def _commit_in_transaction(self, peer: Peer, body: Any) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        offsets = {
+            (topic.name, part.partition_index): await self._offset_of(peer, topic.name, part, now_ms)
+            for topic in body.topics
+            for part in topic.partitions
+        }
         self._access.check_group(peer, body.group_id)
         member, generation = getattr(body, "member_id", ""), getattr(body, "generation_id", NONE)
         if member or generation >= 0:
             await self._groups.check_member(body.group_id, member, getattr(body, "group_instance_id", None), generation)
+        else:
+            await self._groups.ensure(body.group_id)
         await self._transactions.commit_offsets(self._producer(peer, body), body.group_id, offsets)
+
+    async def list_transactions(self, peer: Peer, request: Request) -> Fields:
+        body, now_ms = request.body, time.time_ns() // 1_000_000
+        least_ms = getattr(body, "duration_filter", NONE)
+        transactions = []
+        async for name, stored in self._transactions.all():
+            state = _STATES[stored.state]
+            is_asked = (
+                self._doors.is_own("transaction", name)
+                and (not body.state_filters or state in body.state_filters)
+                and (not body.producer_id_filters or stored.producer_id in body.producer_id_filters)
+                and (least_ms < 0 or (stored.state != EMPTY and now_ms - stored.started_ms > least_ms))
+            )
+            if is_asked and self._access.may_see_transaction(peer, stored.user):
+                listed = {"transactional_id": name, "producer_id": stored.producer_id, "transaction_state": state}
+                transactions.append(listed)
+        unknown = tuple(state for state in body.state_filters if state not in _KAFKA_STATES)
+        return {"transaction_states": transactions, "unknown_state_filters": unknown}
+
+    async def describe_transactions(self, peer: Peer, request: Request) -> Fields:
+        states = []
+        for name in request.body.transactional_ids:
+            missing = {"transactional_id": name, "producer_id": NONE, "producer_epoch": NONE}
+            try:
+                states.append({"transactional_id": name, **await self._described_transaction(peer, name)})
+            except NadiError as error:
+                states.append({**missing, "error_code": coordinator_code(error)})
+        return {"transaction_states": states}
+
+    async def _described_transaction(self, peer: Peer, name: str) -> Fields:
+        self._access.check_transaction(name)
+        stored = await self._transactions.stored(name)
+        if stored is None:
+            raise KafkaError(ErrorCode.transactional_id_not_found)
+        if not self._access.may_see_transaction(peer, stored.user):
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in stored.partitions:
+            topics.setdefault(topic, []).append(partition)
+        return {
+            "transaction_state": _STATES[stored.state],
+            "transaction_timeout": stored.timeout_ms,
+            "transaction_start_time": NONE if stored.state == EMPTY else stored.started_ms,
+            "producer_id": stored.producer_id,
+            "producer_epoch": stored.epoch,
+            "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
+        }
 
     def _producer(self, peer: Peer, body: Any) -> ProducerInstance:
         return self._access.producer(peer, body.transactional_id, body.producer_id, body.producer_epoch)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from uuid import UUID
 
 import msgspec
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of, remove_all, remove_keys
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
+from nadi.errors import ConditionFailedError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
-from nadi.limits import KAFKA_METADATA_BYTES
+from nadi.kafka.topics import Topics, stream_of
+from nadi.limits import KAFKA_METADATA_BYTES, METRICS_GROUPS_MEASURED
+from nadi.model.reports import GroupLagReport
 from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry
 
@@ -19,12 +24,13 @@ _GROUPS, _COMMITS = b"group/", b"commit/"
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """A group's offset of a partition, as its consumer committed it."""
+    """A group's offset of a partition, as its consumer committed it. A later topic of the name has another topic_id."""
 
     offset: int
     leader_epoch: int
     metadata: str | None
     committed_ms: int
+    topic_id: UUID
 
 
 class StoredMember(msgspec.Struct, frozen=True, array_like=True):
@@ -91,8 +97,42 @@ class GroupRecords:
             offsets[topic, int(partition)] = msgspec.msgpack.decode(entry.value, type=CommittedOffset)
         return offsets
 
+    async def lags(self, topics: Topics, most: int = METRICS_GROUPS_MEASURED) -> list[GroupLagReport]:
+        """Return the lags of up to `most` groups: of each in each topic with committed offsets.
+
+        A lag is the number of records behind the offsets, as Kafka's tools count it: `lag_events`.
+        """
+        reports: list[GroupLagReport] = []
+        ends: dict[str, dict[int, int]] = {}
+        groups = 0
+        async for name, group in self.all():
+            if (groups := groups + 1) > most:
+                break
+            records: dict[str, int] = {}
+            for (topic, partition), committed in (await self.committed(name)).items():
+                if topic not in ends:
+                    ends[topic] = await _ends(topics, topic)
+                if partition in ends[topic]:
+                    lag = max(ends[topic][partition] - committed.offset, 0)
+                    records[topic] = records.get(topic, 0) + lag
+            for topic, lag in records.items():
+                stream = f"{self._scope}/{stream_of(topic)}"
+                known = None, lag, None, len(group.members), None, None
+                reports.append(GroupLagReport(self._scope, name, stream, *known, "kafka", None, None, ""))
+        return reports
+
     async def delete_offsets(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
         await remove_keys(self._stores, self._table, [commit_key(name, *partition) for partition in partitions])
+
+    async def remove_orphans(self, topics: Callable[[], Awaitable[list[str]]]) -> None:
+        """Remove the offsets of deleted topics. topics: returns the present ones."""
+        entries = entries_of(self._stores, self._scope, self._table, _COMMITS)
+        stored = [(entry.key, entry.version) async for entry in entries]
+        existing = set(await topics())
+        for key, version in stored:
+            if key.decode().rsplit("\0", 2)[1] not in existing:
+                with suppress(ConditionFailedError):  # the topic was created again
+                    await self._table.remove(_COMMITS + key, version)
 
     async def delete(self, name: str) -> None:
         """Delete a group and its offsets."""
@@ -107,3 +147,12 @@ def _commits_of(group: str) -> bytes:
 def commit_key(group: str, topic: str, partition: int) -> bytes:
     """Return the key of a committed offset."""
     return _commits_of(group) + f"{topic}\0{partition}".encode()
+
+
+async def _ends(topics: Topics, name: str) -> dict[int, int]:
+    """Return the offset behind the last record of each partition; none if the topic was deleted."""
+    try:
+        topic = await topics.get(name)
+        return {partition: await topic.log.end_offset(partition) for partition in range(topic.properties.partitions)}
+    except NotFoundError:
+        return {}

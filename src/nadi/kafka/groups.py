@@ -415,6 +415,12 @@ class Groups:
             self._touch(group, member)
         await self._store(group, offsets)
 
+    async def ensure(self, name: str) -> None:
+        """Create a group if it is missing: one that only commits offsets, in transactions."""
+        group = await self._group(name)
+        if group.version == ABSENT:
+            await self._store(group)
+
     async def check_member(self, name: str, member_id: str, instance_id: str | None, generation: int) -> None:
         """Raise KafkaError unless the consumer is a member of the group's current generation."""
         await self._known(name, member_id, instance_id, generation)

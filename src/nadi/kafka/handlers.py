@@ -9,6 +9,7 @@ import base64
 from collections.abc import Awaitable, Callable
 
 from nadi.access.authentication import Gate
+from nadi.access.users import MECHANISMS
 from nadi.client.aio import StreamManager
 from nadi.errors import NotAuthenticatedError
 from nadi.kafka.access import Access, Peer
@@ -21,7 +22,6 @@ from nadi.kafka.messages import (
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    UNKNOWN_OPERATIONS,
     VERSIONS,
     ErrorCode,
     Fields,
@@ -34,7 +34,8 @@ from nadi.kafka.topics import Topics
 from nadi.kafka.transactions import Transactions
 
 BEFORE_LOGIN = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
-_MECHANISMS = ("PLAIN",)
+_PLAIN = "PLAIN"
+_MECHANISMS = (_PLAIN, *MECHANISMS)
 _GROUP, _TRANSACTION = 0, 1  # types of coordinators
 
 
@@ -57,7 +58,7 @@ class Handlers:
         auto_creates: bool,
     ) -> None:
         access = Access(topics, doors, gate)
-        self._cluster, self._doors, self._gate = topics.scope, doors, gate
+        self._topics, self._doors, self._gate, self._access = topics, doors, gate, access
         self._records = records = RecordRequests(access, topics, producing, transactions)
         about_topics = TopicRequests(access, manager, topics, doors, auto_creates=auto_creates)
         coordinators = CoordinatorRequests(access, topics, doors, groups, transactions, producing)
@@ -93,6 +94,9 @@ class Handlers:
             44: about_topics.incremental_alter_configs,
             47: coordinators.offset_delete,
             60: self._describe_cluster,
+            61: records.describe_producers,
+            65: coordinators.describe_transactions,
+            66: coordinators.list_transactions,
         }
 
     async def answer(self, peer: Peer, request: Request) -> Fields:
@@ -113,31 +117,44 @@ class Handlers:
             return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
         if request.body.mechanism not in _MECHANISMS:
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": _MECHANISMS}
-        peer.mechanism = request.body.mechanism
+        peer.mechanism, peer.login = request.body.mechanism, None
         return {"mechanisms": _MECHANISMS}
 
     async def _sasl_authenticate(self, peer: Peer, request: Request) -> Fields:
         if self._gate is None or not peer.mechanism:
             return {"error_code": ErrorCode.illegal_sasl_state, "error_message": "a handshake must come first"}
-        _, _, rest = bytes(request.body.auth_bytes).partition(b"\0")
-        user, _, password = rest.partition(b"\0")
-        authorization = "Basic " + base64.b64encode(user + b":" + password).decode()
+        message = bytes(request.body.auth_bytes)
         try:
+            if peer.mechanism != _PLAIN:
+                return {"auth_bytes": await self._scram(self._gate, peer, message)}
+            _, _, rest = message.partition(b"\0")
+            user, _, password = rest.partition(b"\0")
+            authorization = "Basic " + base64.b64encode(user + b":" + password).decode()
             peer.caller = await self._gate.caller(authorization, f"{peer.host}:0")
         except NotAuthenticatedError as error:
             return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": str(error), "auth_bytes": b""}
         return {"auth_bytes": b""}
+
+    async def _scram(self, gate: Gate, peer: Peer, message: bytes) -> bytes:
+        login = peer.login or gate.begin_scram(peer.mechanism, self._topics.unknown_users_key)
+        peer.login = None
+        reply, peer.caller = await gate.continue_scram(login, message, peer.host)
+        if peer.caller is None:
+            peer.login = login
+        return reply
 
     # --- doors --------------------------------------------------------------------------------
 
     async def _describe_cluster(self, peer: Peer, request: Request) -> Fields:
         brokers = [{"broker_id": door.node_id, "host": door.host, "port": door.port} for door in self._doors.live]
         return {
-            "cluster_id": self._cluster,
+            "cluster_id": self._topics.scope,
             "controller_id": self._doors.own.node_id,
             "brokers": brokers,
             "endpoint_type": 1,
-            "cluster_authorized_operations": UNKNOWN_OPERATIONS,
+            "cluster_authorized_operations": self._access.cluster_operations(
+                peer, is_asked=request.body.include_cluster_authorized_operations
+            ),
         }
 
     async def _find_coordinator(self, peer: Peer, request: Request) -> Fields:

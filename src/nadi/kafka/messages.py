@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -75,6 +75,9 @@ VERSIONS = {  # by API key: the oldest and the newest version that the door impl
     44: (0, 1),  # IncrementalAlterConfigs
     47: (0, 0),  # OffsetDelete
     60: (0, 1),  # DescribeCluster
+    61: (0, 0),  # DescribeProducers
+    65: (0, 0),  # DescribeTransactions
+    66: (0, 1),  # ListTransactions
 }
 
 
@@ -215,6 +218,8 @@ def _plan(kind: type) -> list[tuple[str, Callable[[Any], Any] | None, Any]]:
             convert = lambda value, inner=inner: _built(inner, value)  # noqa: E731
         elif str(field.metadata.get("kafka_type", "")).startswith("timedelta"):
             convert, default = _milliseconds, timedelta()
+        elif str(field.metadata.get("kafka_type", "")).startswith("datetime"):
+            convert, default = _time, _time(0)
         elif inner is ErrorCode:
             default = ErrorCode.none
         elif isinstance(inner, type) and issubclass(inner, str | bytes) and not is_optional:
@@ -233,6 +238,10 @@ def _all_built(item: Any) -> Callable[[Any], Any]:
 
 def _milliseconds(value: int) -> timedelta:
     return timedelta(milliseconds=value)
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def ms_of(wait: timedelta) -> int:

@@ -26,8 +26,8 @@ from nadi.client.idempotent.writer import (
 )
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.errors import NadiError, SegmentNotFoundError, StreamSealedError
-from nadi.kafka.batches import Batch
-from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.kafka.batches import NO_TIME, Batch
+from nadi.kafka.messages import NONE, ErrorCode, KafkaError
 from nadi.kafka.topics import PRODUCER_BITS, Topic
 from nadi.kafka.transactions import StreamTransaction
 from nadi.limits import KAFKA_APPEND_BYTES, KAFKA_WAITING_BYTES, KAFKA_WRITERS
@@ -71,6 +71,7 @@ class _PartitionWriter:
         self._position = topic.log.positions[partition]
         self._writer: IdempotentWriter | TransactionWriter | None = None
         self._last: int | None = None  # number of the last batch that is stored or waits
+        self._last_ms = NO_TIME  # the latest timestamp in it
         self._waiting: deque[_WaitingBatches] = deque()
         self._size = 0
         self._expected = 0  # offset of the transaction's next record
@@ -95,13 +96,26 @@ class _PartitionWriter:
                 numbers.append(last)
             if self._last is not None and numbers[-1] <= self._last and self._producer != NO_PRODUCER:
                 return self._repeated(batches)
-            self._last = numbers[-1]
+            self._last, self._last_ms = numbers[-1], batches[-1].max_ms
             waiting = _WaitingBatches(batches, numbers, asyncio.get_running_loop().create_future())
             self._waiting.append(waiting)
             self._size += waiting.size
             if self._task is None:
                 self._task = asyncio.create_task(self._store(), name=f"store {self._topic.name}/{self._partition}")
             return waiting.offset
+
+    def described(self) -> dict[str, int] | None:
+        """Return the fields of an active producer's description; None if nothing was written."""
+        if self._last is None or self._last == NO_VERSION or self._producer == NO_PRODUCER:
+            return None
+        return {
+            "producer_id": self._producer,
+            "producer_epoch": self._last >> _COUNT_BITS,
+            "last_sequence": (self._last & (1 << _COUNT_BITS) - 1) % _SEQUENCES,
+            "last_timestamp": self._last_ms,
+            "coordinator_epoch": NONE,
+            "current_txn_start_offset": NONE,  # an open transaction holds nothing back
+        }
 
     async def _open(self) -> None:
         shape = self._topic.shape
@@ -264,6 +278,11 @@ class Producing:
             self._close_idle()
             writer = self._writers[key] = _PartitionWriter(topic, partition, producer, transaction)
         return await writer.put(batches)
+
+    def active(self, topic: str, partition: int) -> list[dict[str, int]]:
+        """Describe the producers that have written to a partition through this door."""
+        writers = [writer for key, writer in self._writers.items() if key[:2] == (topic, partition)]
+        return [fields for writer in writers if (fields := writer.described()) is not None]
 
     def end_transaction(self, producer: int) -> None:
         """Close the writers of a producer's transaction, which has ended."""

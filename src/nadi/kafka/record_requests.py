@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from nadi.access.permissions import Permission
@@ -18,7 +18,17 @@ from nadi.client.serializers.kafka import records_of
 from nadi.errors import NadiError, TruncatedError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
-from nadi.kafka.messages import LEADER_EPOCH, NONE, ErrorCode, Fields, KafkaError, Request, code_of, ms_of
+from nadi.kafka.messages import (
+    LEADER_EPOCH,
+    NONE,
+    ErrorCode,
+    Fields,
+    KafkaError,
+    Request,
+    code_of,
+    coordinator_code,
+    ms_of,
+)
 from nadi.kafka.producing import Producing
 from nadi.kafka.segment_log import SegmentLog
 from nadi.kafka.topics import Topic, Topics
@@ -38,22 +48,24 @@ class RecordRequests:
 
     async def produce(self, peer: Peer, request: Request) -> Awaitable[Fields]:
         """Queue a request's batches, in the order of requests; return an awaitable of the response's fields."""
-        queued: list[tuple[str, list[tuple[int, Topic | None, Awaitable[int] | NadiError]]]] = []
+        queued: list[tuple[str, list[_QueuedPartition]]] = []
         for topic_data in request.body.topic_data:
             partitions = []
             for data in topic_data.partition_data:
-                topic: Topic | None = None
+                time_ms: int | None = None
                 try:
                     self._access.require_topic(peer, topic_data.name, Permission.READ_UPDATE)
                     topic = await self._topics.get(topic_data.name)
-                    offset: Awaitable[int] | NadiError = await self._queue(peer, topic, data, request.body)
+                    if topic.properties.has_append_times:
+                        time_ms = time.time_ns() // 1_000_000
+                    offset: Awaitable[int] | NadiError = await self._queue(peer, topic, data, request.body, time_ms)
                 except NadiError as error:
                     offset = error
-                partitions.append((data.index, topic, offset))
+                partitions.append(_QueuedPartition(data.index, offset, time_ms))
             queued.append((topic_data.name, partitions))
         return self._produced(queued)
 
-    async def _queue(self, peer: Peer, topic: Topic, data: Any, body: Any) -> Awaitable[int]:
+    async def _queue(self, peer: Peer, topic: Topic, data: Any, body: Any, time_ms: int | None) -> Awaitable[int]:
         topic.check_partition(data.index)
         if body.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.invalid_required_acks)
@@ -66,6 +78,8 @@ class RecordRequests:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
         if topic.properties.is_compacted:
             check_keys(batches)
+        if time_ms is not None:
+            batches = [batch.appended_at(time_ms) for batch in batches]
         if not batches[0].is_transactional:
             return await self._producing.put(topic, data.index, batches)
         if body.transactional_id is None:
@@ -74,24 +88,23 @@ class RecordRequests:
         transaction = await self._transactions.stream_of_batch(producer, topic.name, data.index)
         return await self._producing.put(topic, data.index, batches, transaction)
 
-    async def _produced(
-        self, queued: list[tuple[str, list[tuple[int, Topic | None, Awaitable[int] | NadiError]]]]
-    ) -> Fields:
+    async def _produced(self, queued: list[tuple[str, list[_QueuedPartition]]]) -> Fields:
         responses = []
         for name, partitions in queued:
-            answers = [await self._stored(*partition) for partition in partitions]
+            answers = [await self._stored(partition) for partition in partitions]
             responses.append({"name": name, "partition_responses": answers})
         return {"responses": responses}
 
-    async def _stored(self, index: int, topic: Topic | None, offset: Awaitable[int] | NadiError) -> Fields:
+    async def _stored(self, queued: _QueuedPartition) -> Fields:
         try:
-            if isinstance(offset, NadiError) or topic is None:
-                raise offset if isinstance(offset, NadiError) else KafkaError(ErrorCode.unknown_topic_or_partition)
-            return {"index": index, "base_offset": await offset, "log_start_offset": NONE}
+            if isinstance(queued.offset, NadiError):
+                raise queued.offset
+            stored = {"base_offset": await queued.offset, "log_append_time": queued.time_ms, "log_start_offset": NONE}
+            return {"index": queued.partition, **stored}
         except NadiError as error:
             refused = error.indexes if isinstance(error, InvalidRecordsError) else ()
             return {
-                "index": index,
+                "index": queued.partition,
                 "error_code": code_of(error),
                 "base_offset": NONE,
                 "record_errors": [
@@ -101,16 +114,38 @@ class RecordRequests:
             }
 
     async def init_producer_id(self, peer: Peer, request: Request) -> Fields:
-        producer, epoch = getattr(request.body, "producer_id", NONE), getattr(request.body, "producer_epoch", NONE)
-        if (name := request.body.transactional_id) is not None:
+        try:
+            producer, epoch = await self._producer_of(peer, request.body)
+        except NadiError as error:
+            return {"error_code": coordinator_code(error), "producer_id": NONE, "producer_epoch": NONE}
+        return {"producer_id": producer, "producer_epoch": epoch}
+
+    async def _producer_of(self, peer: Peer, body: Any) -> tuple[int, int]:
+        """Return the id and the epoch that a producer shall use."""
+        producer, epoch = getattr(body, "producer_id", NONE), getattr(body, "producer_epoch", NONE)
+        if (name := body.transactional_id) is not None:
             self._access.check_transaction(name)
-            timeout_ms = ms_of(request.body.transaction_timeout)
             instance = self._access.producer(peer, name, producer, epoch)
-            producer, epoch = await self._transactions.begin_producer(instance, timeout_ms)
-            return {"producer_id": producer, "producer_epoch": epoch}
+            return await self._transactions.begin_producer(instance, ms_of(body.transaction_timeout))
         if producer >= 0 and 0 <= epoch < (1 << 15) - 1:
-            return {"producer_id": producer, "producer_epoch": epoch + 1}
-        return {"producer_id": await self._topics.new_producer_id(), "producer_epoch": 0}
+            return producer, epoch + 1
+        return await self._topics.new_producer_id(), 0
+
+    async def describe_producers(self, peer: Peer, request: Request) -> Fields:
+        topics = []
+        for asked in request.body.topics:
+            partitions: list[Fields] = []
+            for partition in asked.partition_indexes:
+                try:
+                    topic = await self._access.readable(peer, asked.name)
+                    topic.check_partition(partition)
+                    active = self._producing.active(asked.name, partition)
+                    partitions.append({"partition_index": partition, "active_producers": active})
+                except NadiError as error:
+                    failed = {"error_code": code_of(error), "error_message": str(error)[:500]}
+                    partitions.append({"partition_index": partition, **failed, "active_producers": ()})
+            topics.append({"name": asked.name, "partitions": partitions})
+        return {"topics": topics}
 
     # --- fetching -----------------------------------------------------------------------------
 
@@ -242,6 +277,14 @@ class RecordRequests:
                     partitions.append({"partition": part.partition, **failed})
             topics.append({"topic": asked.topic, "partitions": partitions})
         return {"topics": topics}
+
+
+class _QueuedPartition(NamedTuple):
+    """A partition of a produce request. offset: of its first record, once stored. time_ms: that its records get."""
+
+    partition: int
+    offset: Awaitable[int] | NadiError
+    time_ms: int | None
 
 
 @dataclass(slots=True)

@@ -299,9 +299,19 @@ class SegmentLog:
     def recent_offset(self, batch: Batch) -> int:
         """Return the offset of a batch that was stored lately; -1 if it isn't found."""
         for placed in reversed(self._tail.batches.get(batch.partition, [])):
-            if placed.batch.data == batch.data:
+            if placed.batch.repeats(batch):
                 return placed.offset
         return -1
+
+    async def record_at(self, position: int) -> None:
+        """Store a row at an event's position, before what precedes it is truncated."""
+        row = self._row() if position == self._position else self._row_before(position)
+        if row.position != position:
+            offsets = [await self.offset_at(partition, position) for partition in self.partitions]
+            row = Row(position, tuple(offsets), row.times)  # what precedes it isn't looked for by time
+        row = await self._recorded_row(row)
+        if self._row_before(position).position != position:
+            insort(self._rows, row, key=attrgetter("position"))
 
     def _record_soon(self) -> None:
         if self._position - self._recorded >= KAFKA_ROW_BYTES:
@@ -346,7 +356,10 @@ class SegmentLog:
         if position <= self._rows[0].position:
             return self.first_offset(partition)
         while position < self._position:
-            start = self._row_before(position).position
+            row = self._row_before(position)
+            if row.position == position:
+                return row.offsets[self._index[partition]]
+            start = row.position
             chunk = self._tail if start >= self._tail.start else await self._chunk_at(start)
             entries = chunk.batches.get(partition, [])
             at = bisect_left(entries, position, key=attrgetter("position"))

@@ -46,7 +46,10 @@ from nadi.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS,
     KAFKA_CACHE_BYTES,
+    KAFKA_CLEANED_S,
     KAFKA_IDLE_S,
+    KAFKA_LAGS_S,
+    KAFKA_PAUSE_S,
     KAFKA_RECEIVED_BYTES,
     KAFKA_REQUEST_BYTES,
     KAFKA_REQUESTS_AT_ONCE,
@@ -54,6 +57,7 @@ from nadi.limits import (
     PATROL_S,
     SEND_TIMEOUT_S,
 )
+from nadi.model.reports import GroupLagReport
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
@@ -77,7 +81,7 @@ class DoorOptions:
 class KafkaDoor:
     """A door, as `async with KafkaDoor(manager, DoorOptions())`. `address`: "host:port" for clients.
 
-    gate: authenticates callers by SASL PLAIN; None if they needn't. manager: must have all rights on the scope.
+    gate: authenticates callers by SASL; None if they needn't. manager: must have all rights on the scope.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class KafkaDoor:
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self.report = SeldomWarning(log, "Kafka connections closed: %d, the last from %s: %s")
         self.address = ""
+        self.lags: list[GroupLagReport] = []  # as `measure_lags` last found them
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -149,6 +154,7 @@ class KafkaDoor:
         self._transactions.start()
         self.listener.listen(sockets, self._tls)
         self._patrolling = asyncio.create_task(self._patrol(), name="end overdue Kafka connections")
+        self._cleaning = asyncio.create_task(self._clean_on(), name="remove records of deleted Kafka topics")
 
     async def _patrol(self) -> None:
         """End connections whose peers are overdue. One timer for all is a fifth of the work of one per request."""
@@ -157,8 +163,28 @@ class KafkaDoor:
             for connection in list(self._connections.values()):
                 connection.end_if_overdue()
 
+    async def _clean_on(self) -> None:
+        while True:
+            try:
+                await self._topics.remove_orphans()
+                await self._groups.records.remove_orphans(self._topics.names)
+            except NadiError as error:
+                log.warning("records of deleted Kafka topics could not be removed: %s", error)
+            await asyncio.sleep(KAFKA_CLEANED_S)
+
+    async def measure_lags(self, is_due: Callable[[], bool]) -> None:
+        """Measure the lags of the scope's groups again and again, unless another server does it."""
+        while True:
+            try:
+                self.lags = await self._groups.records.lags(self._topics) if is_due() else []
+            except NadiError as error:
+                self.lags = []
+                log.warning("the lags of Kafka groups could not be measured: %s", error)
+            await asyncio.sleep(KAFKA_LAGS_S)
+
     async def stop(self) -> None:
         self.listener.close()
+        self._cleaning.cancel()
         await self._doors.stop()
         for task in self._connections:
             task.cancel()
@@ -256,9 +282,7 @@ class _Connection:
             self._accepted.mark_busy()
             await self._received.wait_for_capacity(size)
             self._received.take(size)
-            self._read_by = now() + SEND_TIMEOUT_S
-            frame = await self._reader.readexactly(size)
-            self._read_by = math.inf
+            frame = await self._exactly(size)
             try:
                 request = decoded(frame)
             except UnsupportedVersionError as error:
@@ -269,6 +293,20 @@ class _Connection:
                 continue
             await self._answers.put(_Answer(request, await self._begin(request), size))
 
+    async def _exactly(self, size: int) -> bytes:
+        """Return the next bytes, whose peer may not pause for long if they are many."""
+        now = asyncio.get_running_loop().time
+        end, pause_s = now() + SEND_TIMEOUT_S, KAFKA_PAUSE_S if size > KAFKA_UNKNOWN_PEER_BYTES else SEND_TIMEOUT_S
+        parts, missing = [], size
+        while missing:
+            self._read_by = min(end, now() + pause_s)
+            if not (data := await self._reader.read(missing)):
+                raise asyncio.IncompleteReadError(b"", size)
+            parts.append(data)
+            missing -= len(data)
+        self._read_by = math.inf
+        return b"".join(parts)  # without a copy if it is one
+
     @property
     def _is_known(self) -> bool:
         return self._door.gate is None or self._peer.caller is not None
@@ -276,7 +314,7 @@ class _Connection:
     async def _begin(self, request: Request) -> Awaitable[Fields]:
         """Return the response's fields to await; what writes is queued at once."""
         if not self._is_known and request.key not in BEFORE_LOGIN:
-            raise ProtocolError(f"a request of API {request.key} before the login: use SASL PLAIN")
+            raise ProtocolError(f"a request of API {request.key} before the login: use SASL")
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)

@@ -13,9 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
 
 from nadi.backoff import Backoff
-from nadi.errors import EpochExpiredError, NotFoundError, SegmentNotFoundError
+from nadi.client.tables.table import ABSENT, TableValue
+from nadi.errors import ConditionFailedError, EpochExpiredError, NotFoundError, SegmentNotFoundError
 from nadi.kafka.batches import NO_TIME
 from nadi.kafka.segment_log import UNCOUNTED, LogStorage, PlacedBatch, SegmentLog
 from nadi.limits import KAFKA_HEAD_CACHED_S, KAFKA_PARTITIONS
@@ -59,17 +63,43 @@ class TopicLog:
         self._chains: dict[int, list[SegmentLog]] = {}
         self._epochs: dict[int, list[SegmentRange]] = {}
         self._head: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        self._starts_key = f"{storage.prefix}starts".encode()
         self._head_at = -KAFKA_HEAD_CACHED_S
 
     # --- ends ---------------------------------------------------------------------------------
 
     async def start_offset(self, partition: int) -> int:
-        """Return the offset of the partition's first record that is still stored."""
+        """Return the offset of the partition's first record that is still stored and wasn't deleted by a client."""
         log = (await self._chain(partition))[0]
         position = self._head.get(log.segment.segment_id, 0)
         if log.position < position:
             await log.refresh()
-        return await log.offset_at(partition, position)
+        return max(await log.offset_at(partition, position), self._starts.get(partition, 0))
+
+    async def raise_starts(self, offsets: Mapping[int, int]) -> None:
+        """Let these partitions begin at these offsets, or where they already begin if that is higher."""
+        table = self._storage.table
+        while True:
+            stored = await table.get(self._starts_key)
+            starts = _starts_in(stored)
+            starts |= {partition: max(offset, starts.get(partition, 0)) for partition, offset in offsets.items()}
+            with suppress(ConditionFailedError):
+                version = ABSENT if stored is None else stored.version
+                await table.put(self._starts_key, msgspec.msgpack.encode(starts), version)
+                self._starts = starts
+                return
+
+    async def start_cut(self) -> dict[int, int] | None:
+        """Return the positions of a stream cut where all partitions have begun, with the offsets there stored; None if
+        the stream begins there."""
+        starts = {partition: await self.start_offset(partition) for partition in range(len(self.positions))}
+        positions = await self.cut_at(starts)
+        if positions == self._head:
+            return None
+        for segment, position in positions.items():
+            await self._logs[segment].record_at(position)
+        return positions
 
     async def end_offset(self, partition: int) -> int:
         """Return the offset behind the partition's last record."""
@@ -143,7 +173,7 @@ class TopicLog:
             if log is None:
                 raise NotFoundError(f"no segment of the cut takes partition {partition}, at {key}")
             position = max(positions[log.segment.segment_id], 0)
-            offsets[partition] = await log.offset_at(partition, position)
+            offsets[partition] = max(await log.offset_at(partition, position), self._starts.get(partition, 0))
         return offsets
 
     async def _segments_at(self, epoch: int) -> list[SegmentRange]:
@@ -187,6 +217,7 @@ class TopicLog:
 
     async def _read_head(self) -> None:
         head = await self._storage.stores.controller.head(self._storage.scope, self._storage.stream)
+        self._starts = _starts_in(await self._storage.table.get(self._starts_key))
         self._head_at = time.monotonic()
         if set(head.positions) != set(self._head):
             first = min(map(segment_epoch, head.positions))
@@ -265,6 +296,11 @@ class TopicLog:
                 segments = []
             self._epochs[epoch] = segments
         return segments
+
+
+def _starts_in(stored: TableValue | None) -> dict[int, int]:
+    """Return the offsets in the record of where partitions begin."""
+    return {} if stored is None else msgspec.msgpack.decode(stored.value, type=dict[int, int])
 
 
 async def _complete(log: SegmentLog) -> None:

@@ -35,22 +35,26 @@ class TopicRequests:
     # --- metadata -----------------------------------------------------------------------------
 
     async def metadata(self, peer: Peer, request: Request) -> Fields:
-        asked = request.body.topics
+        asked, is_allowed = request.body.topics, getattr(request.body, "include_topic_authorized_operations", False)
         topics = []
         if asked is None:
             for name in await self._access.visible(peer):
                 topics.append(await self._topic_metadata(peer, name, None, creates=False))
         else:
             creates = self._auto_creates and request.body.allow_auto_topic_creation
-            for topic in asked:
-                topic_id = getattr(topic, "topic_id", None)
-                topics.append(await self._topic_metadata(peer, topic.name, topic_id, creates=creates))
+            for each in asked:
+                topic_id = getattr(each, "topic_id", None)
+                topics.append(await self._topic_metadata(peer, each.name, topic_id, creates=creates))
+        for topic in topics if is_allowed else ():
+            topic["topic_authorized_operations"] = self._access.topic_operations(peer, topic["name"] or "")
         return {
             "brokers": [{"node_id": door.node_id, "host": door.host, "port": door.port} for door in self._doors.live],
             "cluster_id": self._topics.scope,
             "controller_id": self._doors.own.node_id,
             "topics": topics,
-            "cluster_authorized_operations": UNKNOWN_OPERATIONS,
+            "cluster_authorized_operations": self._access.cluster_operations(
+                peer, is_asked=getattr(request.body, "include_cluster_authorized_operations", False)
+            ),
         }
 
     async def _topic_metadata(self, peer: Peer, name: str | None, topic_id: UUID | None, *, creates: bool) -> Fields:
@@ -125,36 +129,41 @@ class TopicRequests:
     async def delete_records(self, peer: Peer, request: Request) -> Fields:
         topics = []
         for asked in request.body.topics:
-            partitions = []
-            for part in asked.partitions:
-                try:
-                    low = await self._deleted(peer, asked.name, part.partition_index, part.offset)
-                    partitions.append({"partition_index": part.partition_index, "low_watermark": low})
-                except NadiError as error:
-                    failed = {"low_watermark": NONE, "error_code": code_of(error)}
-                    partitions.append({"partition_index": part.partition_index, **failed})
-            topics.append({"name": asked.name, "partitions": partitions})
+            ends = {part.partition_index: part.offset for part in asked.partitions}
+            topics.append({"name": asked.name, "partitions": await self._deleted(peer, asked.name, ends)})
         return {"topics": topics}
 
-    async def _deleted(self, peer: Peer, name: str, partition: int, offset: int) -> int:
-        """Truncate a topic of one partition."""
-        self._access.require_topic(peer, name, Permission.READ_UPDATE)
-        topic = await self._topics.get(name)
-        topic.check_partition(partition)
-        if topic.properties.partitions > 1:
-            raise KafkaError(
-                ErrorCode.policy_violation,
-                "records of a topic with several partitions go by retention, or nadi truncates",
-            )
-        end = await topic.log.end_offset(partition)
-        offset = end if offset == NONE else offset
-        if not 0 <= offset <= end:
-            raise KafkaError(ErrorCode.offset_out_of_range)
-        if offset > await topic.log.start_offset(partition):
-            positions = await topic.log.cut_at({partition: offset})
-            await self._manager.truncate_stream(StreamCut(self._topics.scope, stream_of(name), positions))
+    async def _deleted(self, peer: Peer, name: str, ends: dict[int, int]) -> list[Fields]:
+        """Delete the records of partitions before these offsets; return the answers."""
+        answers, starts = {}, {}
+        for partition, offset in ends.items():
+            try:
+                self._access.require_topic(peer, name, Permission.READ_UPDATE)
+                topic = await self._topics.get(name)
+                topic.check_partition(partition)
+                end = await topic.log.end_offset(partition)
+                starts[partition] = end if offset == NONE else offset
+                if not 0 <= starts[partition] <= end:
+                    del starts[partition]
+                    raise KafkaError(ErrorCode.offset_out_of_range)
+            except NadiError as error:
+                answers[partition] = {"low_watermark": NONE, "error_code": code_of(error)}
+        if starts:
+            try:
+                lows = await self._begun(await self._topics.get(name), starts)
+                answers |= {partition: {"low_watermark": low} for partition, low in lows.items()}
+            except NadiError as error:
+                answers |= {each: {"low_watermark": NONE, "error_code": code_of(error)} for each in starts}
+        return [{"partition_index": partition, **answers[partition]} for partition in ends]
+
+    async def _begun(self, topic: Topic, starts: dict[int, int]) -> dict[int, int]:
+        """Let partitions begin at offsets, and truncate the stream where all have begun; return their beginnings."""
+        if any([offset > await topic.log.start_offset(partition) for partition, offset in starts.items()]):
+            await topic.log.raise_starts(starts)
+        if (positions := await topic.log.start_cut()) is not None:
+            await self._manager.truncate_stream(StreamCut(self._topics.scope, stream_of(topic.name), positions))
             topic.log.forget_head()
-        return await topic.log.start_offset(partition)
+        return {partition: await topic.log.start_offset(partition) for partition in starts}
 
     async def create_partitions(self, peer: Peer, request: Request) -> Fields:
         results = []

@@ -15,25 +15,35 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.exports import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.idempotent.writer import StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.catalog import remove_all
+from nadi.client.tables.catalog import entries_of, remove_keys
 from nadi.client.tables.table import ABSENT
-from nadi.errors import AlreadyExistsError, ConditionFailedError, InvalidArgumentError, NotFoundError
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    NotFoundError,
+    StreamRecreatedError,
+)
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.segment_log import ChunkCache, LogStorage
 from nadi.kafka.topic_log import TopicLog, enough_partitions
 from nadi.limits import KAFKA_BATCH_BYTES, KAFKA_PARTITIONS, KAFKA_TOPIC_CACHED_S, MAX_EVENT_BYTES, NAME_MAX_CHARS
 from nadi.naming import KAFKA_TABLE, check_name
+from nadi.process.segment_follower import check_same
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _UNDERSCORE = "-.-"
@@ -41,11 +51,12 @@ _TAG = "kafka."
 PARTITIONS, ID = "partitions", "id"
 RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
 KEEP_ALL = "-1"
+_TIMESTAMP_TYPE, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 DEFAULTS = {  # the properties that clients ask for, with nadi's behaviour as values
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "max.message.bytes": str(KAFKA_BATCH_BYTES),
-    "message.timestamp.type": "CreateTime",
+    _TIMESTAMP_TYPE: "CreateTime",
     "min.insync.replicas": "1",
     RETENTION_BYTES: KEEP_ALL,
     RETENTION_MS: KEEP_ALL,
@@ -73,9 +84,9 @@ _IGNORED = {  # properties of Kafka's storage, accepted without an effect
     "segment.ms",
 }
 PRODUCER_BITS = 20  # of a producer's id, below the time of its creation
-_PRODUCERS, _PLAIN = b"producer", b"partitions/"
+_UNKNOWN_USERS = b"unknown-users"
+_PRODUCERS, _PLAIN, _OFFSETS = b"producer", "plain/", "offsets/"
 _SCALING = ScalingPolicy.by_data_rate(8 * 1024)  # of a new topic's stream
-_IDS = UUID("6b61666b-6100-4000-8000-000000000000")
 
 
 def stream_of(topic: str) -> str:
@@ -111,6 +122,20 @@ class TopicProperties:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.value("cleanup.policy")
+
+    @property
+    def has_append_times(self) -> bool:
+        """Whether records get the time of their storing."""
+        return self.value(_TIMESTAMP_TYPE) == _LOG_APPEND_TIME
+
+
+class _PlainTopic(msgspec.Struct, frozen=True, array_like=True):
+    """The record of a stream that wasn't created as a topic. segment: one of the stream's, which a later
+    stream of the same name doesn't have."""
+
+    topic_id: UUID
+    partitions: int
+    segment: int
 
 
 class Topic:
@@ -156,9 +181,14 @@ class Topics:
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self) -> None:
-        """Create the scope and its table if they are missing."""
+        """Create the scope, its table and the key for logins of unknown users if they are missing."""
         await self._manager.create_scope(self.scope)
         await self.table.create()
+        with suppress(ConditionFailedError):  # there is one
+            await self.table.put(_UNKNOWN_USERS, secrets.token_bytes(32), ABSENT)
+        stored = await self.table.get(_UNKNOWN_USERS)
+        assert stored is not None, "it was stored"
+        self.unknown_users_key = bytes(stored.value)
 
     # --- finding ------------------------------------------------------------------------------
 
@@ -173,15 +203,16 @@ class Topics:
             if topic is not None and time.monotonic() - topic.read_at < KAFKA_TOPIC_CACHED_S:
                 return topic
             try:
-                configuration = await self._manager.stream_configuration(self.scope, stream)
+                properties = (await self._read(name, stream))[1]
             except NotFoundError:
-                self._close(name)
+                if topic is not None:
+                    self._close(name)
+                    await self._remove_records(name)
                 raise
-            properties = self._properties_of(name, configuration)
-            if not any(tag.startswith(f"{_TAG}{PARTITIONS}=") for tag in configuration.tags):
-                properties = replace(properties, partitions=await self._plain_partitions(name, stream))
             if topic is None or topic.properties.topic_id != properties.topic_id:
                 self._close(name)
+                if topic is not None:
+                    await self._remove_records(name, besides=properties)
                 topic = self._opened(properties, stream)
             elif topic.properties.partitions != properties.partitions:
                 topic.log.close()
@@ -189,20 +220,43 @@ class Topics:
             topic.properties, topic.read_at = properties, time.monotonic()
             return topic
 
-    async def _plain_partitions(self, name: str, stream: str) -> int:
-        """Return the partitions of a stream that wasn't created as a topic: enough for its segments, and never fewer
-        than before."""
-        key = _PLAIN + name.encode()
+    async def _read(self, name: str, stream: str) -> tuple[StreamConfiguration, TopicProperties]:
+        """Return a stream's configuration and its properties as a topic."""
+        configuration = await self._manager.stream_configuration(self.scope, stream)
+        configured = dict(tag[len(_TAG) :].split("=", 1) for tag in configuration.tags if _is_property(tag))
+        partitions, topic_id = configured.pop(PARTITIONS, None), configured.pop(ID, None)
+        if (retention := configuration.retention) is not None:
+            kind = RETENTION_MS if retention.kind == RetentionPolicy.by_time(1).kind else RETENTION_BYTES
+            configured[kind] = str(retention.minimum)
+        if partitions is None or topic_id is None:
+            plain = await self._plain(name, stream)
+            count = plain.partitions if partitions is None else int(partitions)
+            return configuration, TopicProperties(name, plain.topic_id, count, configured)
+        return configuration, TopicProperties(name, UUID(topic_id), int(partitions), configured)
+
+    async def _plain(self, name: str, stream: str) -> _PlainTopic:
+        """Return the record of a stream that wasn't created as a topic, with partitions enough for its segments, and
+        never fewer than before."""
+        key = (_PLAIN + name).encode()
         while True:
-            stored = await self.table.get(key)
-            known = self._partitions if stored is None else int(stored.value)
+            entry = await self.table.get(key)
+            stored = None if entry is None else msgspec.msgpack.decode(entry.value, type=_PlainTopic)
+            if stored is not None:
+                try:
+                    await check_same(self._stores, self.scope, stream, [stored.segment], "")
+                except StreamRecreatedError:
+                    stored = None
             segments = await self._stores.controller.current_segments(self.scope, stream)
+            known = self._partitions if stored is None else stored.partitions
             count = enough_partitions(segments, known) if segments else known
             if stored is not None and count == known:
-                return count
+                return stored
+            head = await self._stores.controller.head(self.scope, stream)
+            changed = _PlainTopic(uuid4() if stored is None else stored.topic_id, count, max(head.positions))
             with suppress(ConditionFailedError):
-                await self.table.put(key, b"%d" % count, ABSENT if stored is None else stored.version)
-                return count
+                version = ABSENT if entry is None else entry.version
+                await self.table.put(key, msgspec.msgpack.encode(changed), version)
+                return changed
 
     def name_of(self, topic_id: UUID) -> str:
         """Return the name of a topic that this door has served; KafkaError."""
@@ -226,15 +280,6 @@ class Topics:
     def _log(self, properties: TopicProperties, stream: str) -> TopicLog:
         storage = LogStorage(self._stores, self.scope, stream, self.table, _rows_of(properties), self._chunks)
         return TopicLog(storage, properties.partitions)
-
-    def _properties_of(self, name: str, configuration: StreamConfiguration) -> TopicProperties:
-        configured = dict(tag[len(_TAG) :].split("=", 1) for tag in configuration.tags if _is_property(tag))
-        partitions = int(configured.pop(PARTITIONS, self._partitions))
-        topic_id = UUID(configured.pop(ID)) if ID in configured else uuid5(_IDS, f"{self.scope}/{name}")
-        if (retention := configuration.retention) is not None:
-            kind = RETENTION_MS if retention.kind == RetentionPolicy.by_time(1).kind else RETENTION_BYTES
-            configured[kind] = str(retention.minimum)
-        return TopicProperties(name, topic_id, partitions, configured)
 
     def _close(self, name: str) -> None:
         topic = self._topics.pop(name, None)
@@ -280,8 +325,7 @@ class Topics:
     ) -> None:
         """Replace the number of partitions, or the properties."""
         stream = stream_of(name)
-        configuration = await self._manager.stream_configuration(self.scope, stream)
-        properties = self._properties_of(name, configuration)
+        configuration, properties = await self._read(name, stream)
         partitions = properties.partitions if partitions is None else partitions
         check_partitions(partitions)
         retention, others = _retention_and_others(properties.configured if configured is None else configured)
@@ -310,12 +354,34 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its records and offsets; StreamNotFoundError."""
-        topic = await self.get(name)
         stream = stream_of(name)
         await self._manager.seal_stream(self.scope, stream)
         await self._manager.delete_stream(self.scope, stream)
-        await remove_all(self._stores, self.scope, self.table, _rows_of(topic.properties).encode())
         self._close(name)
+        await self._remove_records(name)
+
+    async def _remove_records(self, name: str, besides: TopicProperties | None = None) -> None:
+        """Remove what the table has about a deleted topic, or about those of the name before an existing one."""
+        prefix, kept = _records_of(name).encode(), "" if besides is None else _rows_of(besides)
+        rows = [prefix + entry.key async for entry in entries_of(self._stores, self.scope, self.table, prefix)]
+        removed = [row for row in rows if besides is None or not row.startswith(kept.encode())]
+        if besides is None:
+            removed.append((_PLAIN + name).encode())
+        await remove_keys(self._stores, self.table, removed)
+
+    async def remove_orphans(self) -> None:
+        """Remove what the table has about topics whose streams were deleted without a door."""
+        known: dict[str, set[str]] = {}
+        for prefix in (_OFFSETS, _PLAIN):
+            async for entry in entries_of(self._stores, self.scope, self.table, prefix.encode()):
+                name, *rest = entry.key.decode().split("/")
+                known.setdefault(name, set()).update(rest[:1])
+        existing = set(await self.names())
+        for name, ids in known.items():
+            if name not in existing:
+                await self._remove_records(name)
+            elif len(ids) > 1:
+                await self._remove_records(name, besides=(await self.get(name)).properties)
 
 
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations on properties
@@ -343,8 +409,12 @@ def check_partitions(partitions: int) -> None:
         )
 
 
+def _records_of(name: str) -> str:
+    return f"{_OFFSETS}{name}/"
+
+
 def _rows_of(properties: TopicProperties) -> str:
-    return f"offsets/{properties.topic_id.hex}/"
+    return f"{_records_of(properties.name)}{properties.topic_id.hex}/"
 
 
 def _is_property(tag: str) -> bool:
@@ -365,8 +435,8 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
         "delete,compact",
     ):
         raise KafkaError(ErrorCode.invalid_config, f"cleanup.policy can't be {policy!r}: use delete or compact")
-    if others.get("message.timestamp.type", "CreateTime") != "CreateTime":
-        raise KafkaError(ErrorCode.invalid_config, "message.timestamp.type can only be CreateTime")
+    if others.get(_TIMESTAMP_TYPE, "CreateTime") not in ("CreateTime", _LOG_APPEND_TIME):
+        raise KafkaError(ErrorCode.invalid_config, f"{_TIMESTAMP_TYPE} can be CreateTime or {_LOG_APPEND_TIME}")
     try:
         if int(others.get("max.message.bytes", KAFKA_BATCH_BYTES)) > MAX_EVENT_BYTES:
             raise KafkaError(ErrorCode.invalid_config, f"max.message.bytes can be at most {MAX_EVENT_BYTES:,}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
@@ -27,7 +27,7 @@ from nadi.errors import ConditionFailedError, NadiError, NotFoundError, Transact
 from nadi.kafka.group_records import CommittedOffset, commit_key
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.topics import stream_of
-from nadi.limits import KAFKA_TRANSACTION_S, KAFKA_TRANSACTIONS_CHECKED_S, TXN_LEASE_MAX_MS
+from nadi.limits import KAFKA_TRANSACTION_S, KAFKA_TRANSACTIONAL_ID_S, KAFKA_TRANSACTIONS_CHECKED_S, TXN_LEASE_MAX_MS
 from nadi.naming import segment_epoch
 from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry
@@ -48,7 +48,8 @@ class StreamTransaction(msgspec.Struct, frozen=True, array_like=True):
 class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     """The record of a transactional id, which belongs to the user that first used it.
 
-    state: STORING once all streams are committed, and the offsets are stored.
+    state: STORING once all streams are committed, and the offsets are stored. used_ms: when it was last changed.
+    raised_from: the epoch with which the producer itself asked for its present one; -1 if a new instance did.
     """
 
     producer_id: int
@@ -60,6 +61,8 @@ class StoredTransaction(msgspec.Struct, frozen=True, array_like=True):
     streams: dict[str, StreamTransaction] = {}
     groups: tuple[str, ...] = ()
     user: str = ""
+    used_ms: int = 0
+    raised_from: int = -1
 
 
 class ProducerInstance(NamedTuple):
@@ -117,7 +120,10 @@ class Transactions:
             if stored is None:
                 stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=producer.user)
             _check_user(stored, producer)
-            if producer.producer_id >= 0 and producer[2:] != (stored.producer_id, stored.epoch):
+            is_known = producer.producer_id >= 0
+            if is_known and producer[2:] == (stored.producer_id, stored.raised_from):
+                return stored.producer_id, stored.epoch  # a repeated request, whose response was lost
+            if is_known and producer[2:] != (stored.producer_id, stored.epoch):
                 raise KafkaError(ErrorCode.producer_fenced)
             if stored.state == ONGOING:
                 stored = await self._ended(name, record, commits=False)
@@ -125,7 +131,10 @@ class Transactions:
                 stored = await self._finished(name, record)
             if stored.epoch + 1 >= _LAST_EPOCH:
                 stored = StoredTransaction(await self._new_producer_id(), -1, timeout_ms, user=stored.user)
-            stored = msgspec.structs.replace(stored, epoch=stored.epoch + 1, timeout_ms=timeout_ms)
+            raised_from = stored.epoch if is_known else -1
+            stored = msgspec.structs.replace(
+                stored, epoch=stored.epoch + 1, timeout_ms=timeout_ms, raised_from=raised_from
+            )
             await self._write(name, record, stored)
             return stored.producer_id, stored.epoch
 
@@ -217,6 +226,14 @@ class Transactions:
             partitions.add((topic, int(partition)))
         return partitions
 
+    async def all(self) -> AsyncIterator[tuple[str, StoredTransaction]]:
+        """Yield each transactional id with its record."""
+        async for entry in entries_of(self._stores, self._scope, self._table, _TRANSACTIONS):
+            yield entry.key.decode(), msgspec.msgpack.decode(entry.value, type=StoredTransaction)
+
+    async def stored(self, name: str) -> StoredTransaction | None:
+        return (await self._read(name)).stored
+
     # --- ending -------------------------------------------------------------------------------
 
     async def _ended(self, name: str, record: _Record, *, commits: bool) -> StoredTransaction:
@@ -262,14 +279,13 @@ class Transactions:
             await self._stores.controller.abort_transaction(self._scope, stream_of(topic), txn_id)
 
     async def _check_on(self) -> None:
-        """End the transactions that have timed out, or whose door has died while it ended them."""
+        """End the transactions that have timed out, or whose door has died while it ended them, and remove the records
+        of transactional ids that aren't used any more."""
         while True:
             self._known = {name: stored for name, stored in self._known.items() if self._is_own(name)}
             try:
-                async for entry in entries_of(self._stores, self._scope, self._table, _TRANSACTIONS):
-                    name = entry.key.decode()
-                    stored = msgspec.msgpack.decode(entry.value, type=StoredTransaction)
-                    if stored.state != EMPTY and self._is_own(name):
+                async for name, stored in self.all():
+                    if (stored.state != EMPTY or _is_old(stored)) and self._is_own(name):
                         try:
                             await self._check(name)
                         except NadiError as error:  # the others don't wait for it
@@ -283,12 +299,18 @@ class Transactions:
             record = await self._read(name)
             stored = record.stored
             if stored is None or stored.state == EMPTY:
+                if stored is not None and _is_old(stored):
+                    with suppress(ConditionFailedError):  # it is used again
+                        await self._table.remove(_TRANSACTIONS + name.encode(), record.version)
+                        self._known.pop(name, None)
                 return
             if stored.state == ONGOING:
                 if _now_ms() < stored.started_ms + stored.timeout_ms:
                     return
                 stored = await self._ended(name, record, commits=False)
-                stored = msgspec.structs.replace(stored, epoch=stored.epoch + 1)  # its producer is fenced
+                stored = msgspec.structs.replace(
+                    stored, epoch=stored.epoch + 1, raised_from=-1
+                )  # the producer is fenced
             else:
                 stored = await self._finished(name, record)
             await self._write(name, record, stored)
@@ -322,6 +344,7 @@ class Transactions:
         self, name: str, record: _Record, stored: StoredTransaction, more: Iterable[WireTableEntry] = ()
     ) -> None:
         """Replace the record, in one step with other entries; KafkaError if it has changed."""
+        stored = msgspec.structs.replace(stored, used_ms=_now_ms())
         entry = WireTableEntry(_TRANSACTIONS + name.encode(), record.version, msgspec.msgpack.encode(stored))
         update = wire.UpdateTableEntries(0, self._table.segment, "", (entry, *more))
         try:
@@ -359,3 +382,7 @@ def _pending_key(group: str, name: str, topic: str, partition: int) -> bytes:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _is_old(stored: StoredTransaction) -> bool:
+    return _now_ms() > stored.used_ms + KAFKA_TRANSACTIONAL_ID_S * 1000

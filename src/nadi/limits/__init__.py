@@ -410,6 +410,7 @@ SCALER_PERMIT_S = 10.0  # after which a watch's credentials are checked again
 
 # --- access control ------------------------------------------------------------------------------
 LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, depending on the machine
+LOGIN_FAILED_S = 0.2  # until a failed SCRAM login, which costs the server nothing, is answered
 LOGINS_WAITING = 128  # or waiting to be, at most half of them from one address; addresses in rotation
 LOGINS_CACHED = 1_000  # cached results, so that not every request needs a check
 TOKENS_CACHED = 10_000  # delegation tokens whose signature was verified

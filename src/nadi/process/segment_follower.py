@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.reading.read_ahead import Gap, SegmentSource, share_bytes
-from nadi.client.segments.info import resolve_missing
+from nadi.client.segments.info import successors_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
@@ -25,7 +25,6 @@ from nadi.errors import (
     NadiError,
     NotFoundError,
     SegmentTruncatedError,
-    StreamNotFoundError,
     StreamRecreatedError,
     TruncatedError,
     UnavailableError,
@@ -289,8 +288,10 @@ async def measure_lag_bytes(manager: StreamManager, reached: StreamCut) -> int |
 async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int], remedy: str) -> None:
     """Raise StreamRecreatedError with `remedy` if the stream doesn't have these segments, or StreamNotFoundError."""
     newest = max(segments, default=None)
-    error = None if newest is None else await resolve_missing(stores, segment_name(scope, stream, newest))
-    if isinstance(error, StreamRecreatedError):
-        raise StreamRecreatedError(scope, stream, remedy) from error
-    if isinstance(error, StreamNotFoundError):
-        raise error
+    if newest is not None:
+        try:
+            await successors_of(stores, scope, stream, newest)
+        except EpochExpiredError:  # nothing says that it is another stream
+            pass
+        except StreamRecreatedError as error:
+            raise StreamRecreatedError(scope, stream, remedy) from error

@@ -1,6 +1,6 @@
 """Sort a key's rows in the order of its stream, for operators that keep a state for each key.
 
-Spark's shuffle doesn't preserve order: a group's rows arrive in several frames, in the order of the tasks. A query's
+Spark's shuffle doesn't preserve order: a group's rows arrive in the order of the tasks. A query's
 batch reads each key from one segment, and a key's later segments have greater ids, so segment and offset order them.
 """
 
@@ -13,18 +13,20 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import Row
 
 _POSITION = ("segment_id", "offset")
 
 
-def in_order(frames: pd.DataFrame | Iterable[pd.DataFrame]) -> Iterator[Any]:
+def in_order(rows: pd.DataFrame | Iterable[pd.DataFrame | Row]) -> Iterator[Any]:
     """Return the rows of a key in the order in which they were written, as tuples whose fields are the columns.
 
-    frames: what Spark passes to an operator for one key: a DataFrame of pandas (`applyInPandas`), or several
-    (`applyInPandasWithState`, `transformWithStateInPandas`). They need the columns `segment_id` and `offset` of the
-    source, and `stream` if there are rows of several streams, which are then sorted stream by stream, as streams have
-    no common order. The key must be the events' routing key, or be determined by it: only events of one routing key
-    are ordered. Holds the key's rows of this batch in memory. Raises InvalidArgumentError if a column is missing.
+    rows: what Spark passes to an operator for one key: a DataFrame of pandas (`applyInPandas`), several
+    (`applyInPandasWithState`, `transformWithStateInPandas`), or Row objects (`transformWithState`). They need the
+    columns `segment_id` and `offset` of the source, and `stream` if there are rows of several streams, which are then
+    sorted stream by stream, as streams lack a common order. The key must be the events' routing key, or be determined
+    by it: only events of one routing key are ordered. Holds the key's rows of this batch in memory. Raises
+    InvalidArgumentError if a column is missing.
 
     >>> import pandas as pd
     >>> late = pd.DataFrame({"value": [5, 4], "segment_id": [1, 0], "offset": [0, 90]})
@@ -32,17 +34,17 @@ def in_order(frames: pd.DataFrame | Iterable[pd.DataFrame]) -> Iterator[Any]:
     >>> [row.value for row in in_order([late, early])]
     [3, 4, 5]
     """
-    import pandas as pd  # not a dependency: the caller has imported it
-
-    several = [frames] if isinstance(frames, pd.DataFrame) else frames
-    rows: list[Any] = []
+    parts: Iterable[Any] = [rows] if hasattr(rows, "itertuples") else rows  # pandas isn't a dependency
+    found: list[Any] = []
     order: tuple[str, ...] = ()
-    for frame in several:
-        if missing := [name for name in _POSITION if name not in frame.columns]:
+    for part in parts:
+        is_frame = hasattr(part, "itertuples")
+        columns = part.columns if is_frame else part.__fields__
+        if missing := [name for name in _POSITION if name not in columns]:
             raise InvalidArgumentError(
                 f"rows can't be sorted without the column {missing[0]!r}: select segment_id and offset"
             )
-        order = ("stream", *_POSITION) if "stream" in frame.columns else _POSITION
-        rows.extend(frame.itertuples(index=False))
-    rows.sort(key=lambda row: tuple(getattr(row, name) for name in order))
-    return iter(rows)
+        order = ("stream", *_POSITION) if "stream" in columns else _POSITION
+        found.extend(part.itertuples(index=False) if is_frame else [part])
+    found.sort(key=lambda row: tuple(getattr(row, name) for name in order))
+    return iter(found)

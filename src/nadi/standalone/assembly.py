@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import nadi
 from nadi.access.authentication import Gate
 from nadi.access.fair_shares import Shares
-from nadi.access.listener import Listener, bound_sockets, raise_file_limit, uri_of
+from nadi.access.listener import bound_sockets, raise_file_limit, uri_of
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakeoverError
-from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, REST_SOCKET_BYTES, STOP_PORT_S, THREAD_SWITCH_S
+from nadi.limits import INGEST_ANSWER_S, METRICS_GROUPS, PAGE_ANSWER_S, REST_SOCKET_BYTES, STOP_PORT_S, THREAD_SWITCH_S
 from nadi.loopback_clients import OwnClients, ServerPorts
 from nadi.naming import check_path
 from nadi.observe.health import Component
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from nadi.controller.rest.server import RestServer
     from nadi.controller.state.metadata import StreamName
     from nadi.ingest.intake import HttpIntake
+    from nadi.kafka.server import KafkaDoor
 
 STOP_GRACE_S = 1.0
 _IMPORT_LATE_S = 1.0
@@ -61,6 +62,11 @@ MEANINGS = by_name(
         MetricDefinition("nadi_connections_refused", "Connections rejected at a limit, by port.", ("port",), "counter"),
         MetricDefinition(
             "nadi_connections_ended", "Connections evicted in favour of others, by port.", ("port",), "counter"
+        ),
+        MetricDefinition(
+            "nadi_kafka_group_lag_records",
+            "Records that a Kafka group has yet to commit; of the server with the active controller and a Kafka port.",
+            ("scope", "group", "stream"),
         ),
         MetricDefinition("nadi_rpc_calls", "RPC calls over gRPC in progress."),
         MetricDefinition(
@@ -99,7 +105,7 @@ class ServerAssembly:
         self._serving: asyncio.Task[None] | None = None
         self._page = OwnClients(PAGE_ANSWER_S)
         self._calls: list[Shares] = []
-        self._kafka: Listener | None = None
+        self._kafka: KafkaDoor | None = None
         self._more_samples: Callable[[], Iterable[Sample]] = tuple
 
     async def start(self) -> None:
@@ -260,18 +266,37 @@ class ServerAssembly:
         with listening(config.host, config.kafka_port, "--kafka-port"):
             await door.start()
         parts.step("the Kafka port", door.stop, STOP_PORT_S)
-        self._kafka, self.kafka_address = door.listener, door.address
+        self._kafka, self.kafka_address = door, door.address
+        if config.rest_port is not None:
+            measuring = asyncio.create_task(door.measure_lags(self._has_controller), name="measure Kafka groups")
+            parts.callback(measuring.cancel)
+
+    def _has_controller(self) -> bool:
+        """Return whether this server reports on streams and groups."""
+        return True
+
+    def _kafka_lags(self) -> Iterator[Sample]:
+        from nadi.controller.metrics import OTHERS
+
+        lags = [] if self._kafka is None else sorted(self._kafka.lags, key=lambda lag: -(lag.lag_events or 0))
+        for lag in lags[:METRICS_GROUPS]:
+            stream = lag.stream.partition("/")[2]
+            yield _sample("nadi_kafka_group_lag_records", lag.lag_events, lag.scope, lag.group, stream)
+        if rest := lags[METRICS_GROUPS:]:
+            total = sum(lag.lag_events or 0 for lag in rest)
+            yield _sample("nadi_kafka_group_lag_records", total, "", OTHERS, OTHERS)
 
     def _samples(self) -> Iterator[Sample]:
         yield _sample("nadi_build_info", 1, nadi.__version__)
         yield from samples(self.store, self._runtime)
         ports = {"store": [self.store.listener] if self.store.listener else []}
-        ports["kafka"] = [] if self._kafka is None else [self._kafka]
+        ports["kafka"] = [] if self._kafka is None else [self._kafka.listener]
         ports["rest"] = [rest.listener for rest in self._rests]
         for port, listeners in ports.items():
             yield _sample("nadi_connections", sum(len(listener.connections) for listener in listeners), port)
             yield _sample("nadi_connections_refused", sum(listener.refused for listener in listeners), port)
             yield _sample("nadi_connections_ended", sum(listener.ended for listener in listeners), port)
+        yield from self._kafka_lags()
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
         yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
         if self.gate is not None:

@@ -50,6 +50,7 @@ class ClusterServer(ServerAssembly):
         await super().start()
         try:
             await self.node.settled(self._url)
+            await self._listen_kafka(self._parts, self._index)
         except BaseException:
             await self.stop(drain=False)
             raise
@@ -62,6 +63,8 @@ class ClusterServer(ServerAssembly):
 
     async def _assemble(self, parts: ShutdownSteps) -> None:
         await self._open_node(parts)
+        if self.gate is not None:
+            self.gate.share_own(self.node.own_token)
         proxy = self.node.proxy
         await self._listen_rest(parts)
         if self._serving is not None:
@@ -73,13 +76,13 @@ class ClusterServer(ServerAssembly):
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
         ports = partial(ServerPorts, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
-        index = OwnClients(PAGE_ANSWER_S, ports(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
+        self._index = OwnClients(PAGE_ANSWER_S, ports(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
-        self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
+        self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, self._index.index_times)
         self._more_samples = self.node.samples
         if self._api is not None:
             self._api.cluster = self.node.operator
-        self._open_own_clients(parts, ports(), index)
+        self._open_own_clients(parts, ports(), self._index)
 
     async def _open_node(self, parts: ShutdownSteps) -> None:
         """Open the object store, and this server's segment store over it."""
@@ -119,6 +122,9 @@ class ClusterServer(ServerAssembly):
         parts.step("the log", engine.close, STOP_PORT_S, after_all=True)
         await prove(engine, None, self._runtime)
         return OwnLog(name, engine)
+
+    def _has_controller(self) -> bool:
+        return self.node.leadership.controller is not None
 
     def _health(self) -> Component:
         node = self.node

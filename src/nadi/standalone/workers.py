@@ -35,7 +35,8 @@ class Workers:
     """Group of `workers` servers, configured by `config`.
 
     Its data folder is the store of their cluster; servers without `--workers` can't use it. The workers share its
-    ports; store ports count up from the configured one, 0 for any. Each worker's own REST port follows the shared one.
+    ports; store ports and Kafka ports count up from the configured one, 0 for any. Each worker's own REST port follows
+    the shared one.
     `with Workers(…) as workers: workers.watch(until)` serves until the event is set. InvalidArgumentError: the folder
     is a single server's. Raises, on entry, as a server of a cluster; UnavailableError if a port is taken.
     """
@@ -56,6 +57,11 @@ class Workers:
         self._pauses = [Backoff(first_s=0.5, longest_s=30.0) for _ in range(count)]
         self._due = [0.0] * count
         self._reserved: list[socket.socket] = []
+
+    @property
+    def kafka_addresses(self) -> list[str]:
+        """The addresses for Kafka clients, each of one worker; none without --kafka-port."""
+        return [server.kafka_address for server in self._servers if server is not None and server.kafka_address]
 
     @property
     def pids(self) -> list[int]:
@@ -109,6 +115,7 @@ class Workers:
             port=0,
             rest_port=base.rest_port + 1 + number if base.rest_port else base.rest_port,
             store_port=base.store_port + number if base.store_port else 0,
+            kafka_port=base.kafka_port + number if base.kafka_port else base.kafka_port,
             containers=base.containers if number == 0 else None,
             shared=self._shared,
             drains=False,

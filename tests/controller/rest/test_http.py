@@ -170,7 +170,7 @@ def test_each_endpoint_requires_its_resource_and_permission() -> None:
 async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.access.users._LOG_COST", 4)  # cheap
+    monkeypatch.setattr("nadi.access.users._ITERATIONS", {"sha256": 4096, "sha512": 4096})  # cheap
     grants = "prn::/,READ;prn::/scope:b,READ;prn::/scope:c,READ;prn::/scope:b/stream:b,READ;prn::/scope:b/stream:c,READ"
     users = tmp_path / "users"
     write_users(users, {"ann": User("ann", hash_password("secret"), Permissions.parse(grants))})

@@ -12,11 +12,11 @@ import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
 
-/** Checks a broker with the official Java client. Arguments: bootstrap servers, the check to run. */
+/** Checks a broker with the official Java client. Arguments: bootstrap servers, the check to run, more options. */
 public final class KafkaCheck {
     interface Check { void run() throws Exception; }
 
-    static String servers;
+    static final Map<String, Object> common = new HashMap<>();
     static final String RUN = Long.toString(System.nanoTime(), 36);
     static Admin admin;
 
@@ -40,13 +40,14 @@ public final class KafkaCheck {
     }
 
     static KafkaProducer<String, String> producer(Object... more) {
-        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", servers));
+        Map<String, Object> options = new HashMap<>(common);
         for (int i = 0; i < more.length; i += 2) options.put((String) more[i], more[i + 1]);
         return new KafkaProducer<>(options, new StringSerializer(), new StringSerializer());
     }
 
     static KafkaConsumer<String, String> consumer(String group, Object... more) {
-        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", servers, "auto.offset.reset", "earliest", "enable.auto.commit", false));
+        Map<String, Object> options = new HashMap<>(common);
+        options.putAll(Map.of("auto.offset.reset", "earliest", "enable.auto.commit", false));
         if (group != null) options.put("group.id", group);
         for (int i = 0; i < more.length; i += 2) options.put((String) more[i], more[i + 1]);
         return new KafkaConsumer<>(options, new StringDeserializer(), new StringDeserializer());
@@ -350,8 +351,11 @@ public final class KafkaCheck {
     }
 
     public static void main(String[] arguments) throws Exception {
-        servers = arguments[0];
-        admin = Admin.create(Map.of("bootstrap.servers", servers, "default.api.timeout.ms", 20000, "request.timeout.ms", 10000));
+        common.put("bootstrap.servers", arguments[0]);
+        for (int i = 2; i < arguments.length; i += 2) common.put(arguments[i], arguments[i + 1]);
+        Map<String, Object> options = new HashMap<>(common);
+        options.putAll(Map.of("default.api.timeout.ms", 20000, "request.timeout.ms", 10000));
+        admin = Admin.create(options);
         Map<String, Check> checks = new LinkedHashMap<>();
         checks.put("idempotent", KafkaCheck::idempotent);
         checks.put("transactional", KafkaCheck::transactional);

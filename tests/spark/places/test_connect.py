@@ -20,6 +20,7 @@ from .cluster import SPARK, answers, source_path, wait_for
 from .guide import command, examples
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+THIN_CLIENT = Path(__file__).with_name("thin_client.py")
 NEEDED = ["grpc", "grpc_status", "google.rpc", "pandas", "zstandard"]
 
 
@@ -75,10 +76,10 @@ def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManag
         yield manager
 
 
-def run(*words: str) -> list[str]:
+def run(*words: str, path: str | None = None) -> list[str]:
     done = subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": source_path()},
+        env={**os.environ, "PYTHONPATH": source_path() if path is None else path},
         capture_output=True,
         text=True,
         timeout=300,
@@ -110,5 +111,31 @@ def test_spark_connect_client_program(
     assert forms == "forms 4"
     assert "Spark Connect" in executors
     for stream in ("written", "copied", "each"):
+        end = manager.cuts("home", stream).tail()
+        check_once_in_order((event.data for event in manager.read_events("home", stream, end=end)), 200)
+
+
+def client_only(folder: Path) -> str:
+    """Return a path for `python -S` with the packages of this Python, without nadi, and of pyspark only what
+    `pyspark-client` has."""
+    (folder / "pyspark").mkdir(parents=True)
+    for package in SPARK.parent.iterdir():
+        if package.suffix != ".pth" and not package.name.startswith(("pyspark", "nadi", "py4j", "__")):
+            (folder / package.name).symlink_to(package)
+    for part in SPARK.iterdir():
+        if part.name not in ("bin", "core", "data", "examples", "jars", "licenses", "python", "sbin"):
+            (folder / "pyspark" / part.name).symlink_to(part)
+    return str(folder)
+
+
+def test_client_without_spark_and_nadi_reads_and_writes(
+    remote: str, server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path
+) -> None:
+    for stream in ("written", "copied"):
+        manager.create_stream("home", stream, 2)
+    path = client_only(tmp_path / "client")
+    said = run("-S", str(THIN_CLIENT), remote, server.controller_uri, str(tmp_path), path=path)
+    assert said == ["batch 200", "streaming 200"]
+    for stream in ("written", "copied"):
         end = manager.cuts("home", stream).tail()
         check_once_in_order((event.data for event in manager.read_events("home", stream, end=end)), 200)

@@ -267,6 +267,12 @@ def joined(rows: DataFrame) -> DataFrame:
 
 HOUR = "CONCAT(UNIX_TIMESTAMP(window.start) DIV 3600, ':', count)"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+NEWEST = {
+    "offsetLog.formatVersion": "2",
+    "stateStore.providerClass": ROCKS,
+    "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "stateStore.checkpointFormatVersion": "2",
+}
 PLAIN_FILES = {"checkpointFileManagerClass": None, "checkpoint.fileChecksum.enabled": None}  # Spark's, not `tuned`'s
 
 
@@ -275,7 +281,7 @@ PLAIN_FILES = {"checkpointFileManagerClass": None, "checkpoint.fileChecksum.enab
     [
         pytest.param(counted, PLAIN_FILES, marks=pytest.mark.slow),
         pytest.param(in_sessions, {"offsetLog.formatVersion": "2"}, marks=pytest.mark.slow),
-        (joined, {"stateStore.providerClass": ROCKS, "stateStore.rocksdb.changelogCheckpointing.enabled": "true"}),
+        (joined, NEWEST),
     ],
 )
 def test_a_batch_without_rows_after_the_mirror_is_restored(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -62,6 +62,39 @@ def _take_file(context: typer.Context, file: Path | None) -> Path | None:
     return file
 
 
+def _parameter(option: ConfigOption) -> inspect.Parameter:
+    default: Any = None if option.kind in (OptionKind.TEXTS, OptionKind.SIZE) else option.default
+    names = [f"--{option.key}", *(["-v"] if option.name == "verbose" else [])]
+    more: dict[str, Any] = {"rich_help_panel": option.panel} if option.panel else {}
+    if option.default_text:
+        more |= {"show_default": option.default_text}
+    if option.kind is OptionKind.NUMBER:
+        more |= {"min": option.least, "max": option.most}
+    if option.kind is OptionKind.TEXTS:
+        more |= {"metavar": "KEY=VALUE"}
+    kind: Any = _TYPES[option.kind]
+    annotation: Any = Annotated[
+        kind if default is not None else kind | None,
+        typer.Option(*names, envvar=option.variable or None, help=option.help, **more),
+    ]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def taking_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's `**given` by these options of a server."""
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        first = [parameter for parameter in own if parameter.annotation is typer.Context]
+        after = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter not in first]
+        shown = [*first, *(_parameter(OPTIONS[name]) for name in names), *after]
+        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return command
+
+    return with_options
+
+
+@taking_options(*OPTIONS)
 def up(
     context: typer.Context,
     config: Annotated[
@@ -97,29 +130,6 @@ def up(
     say("stopped")
 
 
-def _parameter(option: ConfigOption) -> inspect.Parameter:
-    default: Any = None if option.kind in (OptionKind.TEXTS, OptionKind.SIZE) else option.default
-    names = [f"--{option.key}", *(["-v"] if option.name == "verbose" else [])]
-    more: dict[str, Any] = {"rich_help_panel": option.panel} if option.panel else {}
-    if option.default_text:
-        more |= {"show_default": option.default_text}
-    if option.kind is OptionKind.NUMBER:
-        more |= {"min": option.least, "max": option.most}
-    if option.kind is OptionKind.TEXTS:
-        more |= {"metavar": "KEY=VALUE"}
-    kind: Any = _TYPES[option.kind]
-    annotation: Any = Annotated[
-        kind if default is not None else kind | None,
-        typer.Option(*names, envvar=option.variable or None, help=option.help, **more),
-    ]
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-_context, *_own, _ = inspect.signature(up, eval_str=True).parameters.values()
-_own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in _own]
-up.__signature__ = inspect.Signature([_context, *map(_parameter, OPTIONS.values()), *_own])  # type: ignore[attr-defined]
-
-
 def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
     """Fill in values that derive from others."""
     values = dict(given)
@@ -144,7 +154,7 @@ def _choose_ports(values: dict[str, Any]) -> None:
     from nadi.standalone.ports import free_ports
 
     workers = values["workers"] or 0
-    counts = {"port": 1, "rest_port": 1 + workers, "store_port": max(1, workers), "kafka_port": 1}
+    counts = {"port": 1, "rest_port": 1 + workers, "store_port": max(1, workers), "kafka_port": max(1, workers)}
     taken = {port for name in _PORTS if (first := values[name]) for port in range(first, first + counts[name])}
     for name in ("rest_port", "store_port"):
         if values[name] is None:
@@ -267,6 +277,8 @@ def _serve_workers(config: ServerConfig) -> None:
         say(f"  REST           {workers.rest_uri}")
         if port := config.rest_port:
             say(f"  workers        REST ports {port + 1} to {port + count}, for metrics")
+        if workers.kafka_addresses:
+            say(f"  Kafka          {','.join(workers.kafka_addresses)}")
         say("Press Ctrl-C to stop.")
         notify_systemd(f"READY=1\nSTATUS=serving at {workers.controller_uri}")
         workers.watch(until)

@@ -20,7 +20,8 @@ from nadi.client.serializers.columns import Decoded, reason
 from nadi.errors import SerializationError
 
 _ATTRIBUTES, _BASE_TIME, _COUNT = struct.Struct(">h"), struct.Struct(">q"), struct.Struct(">i")
-_AT_ATTRIBUTES, _AT_BASE_TIME, _AT_COUNT = 21, 27, 57
+_AT_ATTRIBUTES, _AT_BASE_TIME, _AT_LAST_TIME, _AT_COUNT = 21, 27, 35, 57
+LOG_APPEND_TIME = 0x08  # of the attributes: all records have the batch's last time
 HEADER, HEADER_BYTES = struct.Struct(">qiibIhiqqqhii"), 61
 _STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
@@ -53,7 +54,9 @@ def records_of(batch: bytes) -> Iterator[Record]:
     """Yield a batch's records; SerializationError if it can't be decoded."""
     try:
         base_ms = _BASE_TIME.unpack_from(batch, _AT_BASE_TIME)[0]
-        data = _uncompressed(_ATTRIBUTES.unpack_from(batch, _AT_ATTRIBUTES)[0] & 7, batch[HEADER_BYTES:])
+        attributes = _ATTRIBUTES.unpack_from(batch, _AT_ATTRIBUTES)[0]
+        appended_ms = _BASE_TIME.unpack_from(batch, _AT_LAST_TIME)[0] if attributes & LOG_APPEND_TIME else None
+        data = _uncompressed(attributes & 7, batch[HEADER_BYTES:])
         position = 0
         for _ in range(_COUNT.unpack_from(batch, _AT_COUNT)[0]):
             size, position = _varint(data, position)
@@ -70,7 +73,7 @@ def records_of(batch: bytes) -> Iterator[Record]:
                 headers.append(((name or b"").decode(errors="replace"), header))
             if position != end:
                 raise SerializationError("a Kafka record's length doesn't match its contents")
-            yield Record(delta, base_ms + time_delta, key, value, headers)
+            yield Record(delta, base_ms + time_delta if appended_ms is None else appended_ms, key, value, headers)
     except (IndexError, struct.error, pa.ArrowException, OSError, ValueError) as error:
         raise SerializationError(f"the event isn't a batch of Kafka records: {error}") from error
 
@@ -94,6 +97,17 @@ def batch_of(records: Iterable[Record], partition: int = 0) -> bytes:
     )
     checked = head[_AT_ATTRIBUTES:] + bytes(encoded)
     return head[: _AT_ATTRIBUTES - 4] + crc32c.crc32c(checked).to_bytes(4, "big") + checked
+
+
+def appended_at(batch: bytes, time_ms: int) -> bytes:
+    """Return a batch whose records have the time of their storing."""
+    changed = bytearray(batch)
+    _ATTRIBUTES.pack_into(changed, _AT_ATTRIBUTES, _ATTRIBUTES.unpack_from(batch, _AT_ATTRIBUTES)[0] | LOG_APPEND_TIME)
+    _BASE_TIME.pack_into(changed, _AT_LAST_TIME, time_ms)
+    changed[_AT_ATTRIBUTES - 4 : _AT_ATTRIBUTES] = crc32c.crc32c(memoryview(changed)[_AT_ATTRIBUTES:]).to_bytes(
+        4, "big"
+    )
+    return bytes(changed)
 
 
 def _uncompressed(codec: int, data: bytes) -> bytes:
