@@ -135,8 +135,22 @@ def pravega_server(folder: Path) -> Iterator[Served]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ended(process):
         await_listening(process, ports["controller"], _PRAVEGA_START_S)
-        settles = partial(settle, process.pid, folder, 0)
+        address, settles = f"tcp://{HOST}:{ports['controller']}", partial(settle, process.pid, folder, 0)
         try:
-            yield Served(f"tcp://{HOST}:{ports['controller']}", process.pid, started_s, settles)
+            _await_scope(address, _PRAVEGA_START_S)
+            yield Served(address, process.pid, started_s, settles)
         finally:
             process.kill()  # a clean end takes it minutes, and nothing of it is needed
+
+
+def _await_scope(controller: str, timeout_s: float) -> None:
+    """Wait until a scope is created: Pravega's controller listens before it can do that."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            with nadi.StreamManager(controller) as manager:
+                manager.create_scope("ready")
+                return
+        except nadi.errors.UnavailableError:
+            if time.monotonic() > end:
+                raise
