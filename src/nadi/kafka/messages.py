@@ -25,6 +25,7 @@ from nadi.errors import (
     ProtocolError,
     RequestTimeoutError,
     StorageFullError,
+    StreamRecreatedError,
     StreamSealedError,
     UnavailableError,
 )
@@ -93,6 +94,7 @@ _CODES: tuple[tuple[type[NadiError], ErrorCode], ...] = (  # the first that fits
     (NotAuthenticatedError, ErrorCode.sasl_authentication_failed),
     (AccessDeniedError, ErrorCode.topic_authorization_failed),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
+    (StreamRecreatedError, ErrorCode.unknown_topic_or_partition),  # until the door knows the new topic
     (AlreadyExistsError, ErrorCode.topic_already_exists),
     (EventTooLargeError, ErrorCode.message_too_large),
     (StreamSealedError, ErrorCode.policy_violation),

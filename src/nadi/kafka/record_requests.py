@@ -15,7 +15,7 @@ from uuid import UUID
 
 from nadi.access.permissions import Permission
 from nadi.client.serializers.kafka import records_of
-from nadi.errors import NadiError, TruncatedError
+from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
 from nadi.kafka.messages import (
@@ -188,9 +188,13 @@ class RecordRequests:
         try:
             topic = await self._access.readable(peer, name or self._topics.name_of(topic_id or UUID(int=0)))
             topic.check_partition(asked.partition)
-            records = await self._records(topic, asked, fetch, logs)
-            end = await topic.log.known_end(asked.partition)
-            start = await topic.log.start_offset(asked.partition)
+            try:
+                records = await self._records(topic, asked, fetch, logs)
+                end = await topic.log.known_end(asked.partition)
+                start = await topic.log.start_offset(asked.partition)
+            except TruncatedError:
+                topic.log.forget_head()
+                raise KafkaError(ErrorCode.offset_out_of_range) from None
         except NadiError as error:
             fetch.has_failed = True
             if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
@@ -223,10 +227,7 @@ class RecordRequests:
         size = 0
         most = min(asked.partition_max_bytes, fetch.most - fetch.taken)
         while size < most:
-            try:
-                found = await topic.log.batches_from(partition, offset)
-            except TruncatedError:
-                raise KafkaError(ErrorCode.offset_out_of_range) from None
+            found = await topic.log.batches_from(partition, offset)
             for each in found:
                 if size + len(each.batch.data) > most and (size or fetch.taken):
                     most = size
@@ -255,7 +256,11 @@ class RecordRequests:
         try:
             topic = await self._access.readable(peer, name)
             topic.check_partition(asked.partition_index)
-            found = await _found_offset(topic, asked.partition_index, asked.timestamp)
+            try:
+                found = await _found_offset(topic, asked.partition_index, asked.timestamp)
+            except (TruncatedError, SegmentNotFoundError):
+                topic.log.forget_head()
+                found = await _found_offset(topic, asked.partition_index, asked.timestamp)
         except NadiError as error:
             return {**known, "error_code": code_of(error), "leader_epoch": NONE}
         if found is None:

@@ -5,6 +5,10 @@ door computes the same ones. A `SegmentLog` counts as it scans its segment; a ro
 partition had come at an event boundary (`Row`). Rows are in memory, and some of them in the scope's table, where a
 later door begins. Chunks, the batches between two rows, are cached.
 
+The first row is at the segment's head. Once the segment is truncated, the offsets there are counted back from the next
+row. If there is none, they are ones that no door can have given to any record, and doors that counted further adopt
+them.
+
 What a door writes itself is counted from the acknowledgement, without being read back.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -29,13 +33,15 @@ from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import ABSENT, Table
 from nadi.errors import ConditionFailedError
 from nadi.kafka.batches import NO_TIME, Batch, event_batch
-from nadi.limits import KAFKA_CHUNK_BYTES, KAFKA_ROW_BYTES, KAFKA_ROWS
+from nadi.limits import KAFKA_CHUNK_BYTES, KAFKA_ROW_BYTES, KAFKA_ROW_S, KAFKA_ROWS
+from nadi.model.event import EventBlock
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.naming import segment_name
 
 _SKIPPED = 1 << 16  # offsets to skip for a byte that was truncated before it was counted: no batch has more
-UNCOUNTED = KAFKA_ROW_BYTES * _SKIPPED  # offsets to skip where an unknown number of bytes was truncated
+_UNCOUNTED = KAFKA_ROW_BYTES * _SKIPPED  # above the rows' offsets: a door gives higher ones only after it stored a row
+_UNKNOWN_OFFSET = -1  # of a record that was truncated before it was counted
 _OWN_FIRST_S = 0.005  # wait for own acknowledgements before reading what others wrote
 
 
@@ -81,6 +87,10 @@ class Row:
     offsets: tuple[int, ...]
     times: tuple[int, ...]
 
+    def is_above(self, later: Row) -> bool:
+        """Return whether any offset is higher than at a later position: then these rows have not been counted alike."""
+        return any(offset > other for offset, other in zip(self.offsets, later.offsets, strict=True))
+
 
 class ChunkCache(LRUCache[tuple[str, int], Chunk]):
     """The cached chunks of a door, by segment and position, up to a number of bytes."""
@@ -98,6 +108,21 @@ class LogStorage(NamedTuple):
     table: Table
     prefix: str
     chunks: ChunkCache
+
+
+async def unused_offsets(storage: LogStorage, partitions: Sequence[int]) -> list[int]:
+    """Return an offset for each partition that no door has given to a record; 0 if no door has counted it."""
+    highest: dict[int, int] = {}
+    async for entry in entries_of(storage.stores, storage.scope, storage.table, storage.prefix.encode()):
+        if b"/" in entry.key:  # a row
+            for partition, (offset, _) in _states_in(entry.value).items():
+                highest[partition] = max(offset, highest.get(partition, 0))
+    return [highest[partition] + _UNCOUNTED if partition in highest else 0 for partition in partitions]
+
+
+def _states_in(value: bytes) -> dict[int, tuple[int, int]]:
+    """Return the next offset and the latest timestamp of each partition in a stored row."""
+    return msgspec.msgpack.decode(value, type=dict[int, tuple[int, int]])
 
 
 class SegmentLog:
@@ -122,16 +147,27 @@ class SegmentLog:
         self._waiting: set[asyncio.Future[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._recorded = 0  # position of the last row in the table
+        self._for_now: int | None = None  # position of another one, until a later one is stored
+        self._timer: asyncio.TimerHandle | None = None
 
     # --- opening ------------------------------------------------------------------------------
 
     async def load(self) -> bool:
         """Read the rows; return False if there are none: then `begin` must follow."""
-        entries = entries_of(self._storage.stores, self._storage.scope, self._storage.table, self._prefix)
-        self._rows = [self._decoded(int(entry.key, 16), entry.value) async for entry in entries]
+        self._rows = await self._stored_rows()
         if self._rows:
             self._resume(self._rows[-1])
         return bool(self._rows)
+
+    async def _stored_rows(self) -> list[Row]:
+        """Return the rows in the table, without those of doors that missed higher offsets."""
+        rows: list[Row] = []
+        entries = entries_of(self._storage.stores, self._storage.scope, self._storage.table, self._prefix)
+        async for entry in entries:
+            row = self._decoded(int(entry.key, 16), entry.value)
+            if not rows or not rows[-1].is_above(row):
+                rows.append(row)
+        return rows
 
     async def begin(self, offsets: Sequence[int], times: Sequence[int]) -> None:
         """Set the partitions' state at the start of the segment: that of its predecessors at their ends."""
@@ -146,7 +182,7 @@ class SegmentLog:
 
     async def _recorded_row(self, row: Row) -> Row:
         """Store a row and return it, or the row that another door has stored there."""
-        key = self._prefix + b"%016x" % row.position
+        key = self._key(row.position)
         try:
             state = dict(zip(self.partitions, zip(row.offsets, row.times, strict=True), strict=True))
             await self._storage.table.put(key, msgspec.msgpack.encode(state), ABSENT)
@@ -155,16 +191,20 @@ class SegmentLog:
             return row if stored is None else self._decoded(row.position, stored.value)
         return row
 
+    def _key(self, position: int) -> bytes:
+        return self._prefix + b"%016x" % position
+
     def _decoded(self, position: int, value: bytes) -> Row:
-        state = msgspec.msgpack.decode(value, type=dict[int, tuple[int, int]])
+        state = _states_in(value)
         pairs = [state.get(partition, (0, NO_TIME)) for partition in self.partitions]  # 0: a partition added since
         return Row(position, tuple(offset for offset, _ in pairs), tuple(time for _, time in pairs))
 
     # --- offsets ------------------------------------------------------------------------------
 
-    def first_offset(self, partition: int) -> int:
-        """Return the offset of the partition's first record in the segment, whether truncated or not."""
-        return self._rows[0].offsets[self._index[partition]]
+    @property
+    def begin_position(self) -> int:
+        """The segment's head, as far as it is known."""
+        return self._rows[0].position
 
     def end_offset(self, partition: int) -> int:
         """Return the offset behind the partition's last record that was counted."""
@@ -187,14 +227,14 @@ class SegmentLog:
             if self.is_complete:
                 return
             info = await segment_info(self._storage.stores, self.name)
-            if info.start_offset > self._position:
-                await self._skip_to(info.start_offset)
+            await self._begin_at(info.start_offset)
             await self._scan(info.write_offset)
             self.is_complete = info.is_sealed and self._position == info.write_offset
             if self._position - self._recorded >= KAFKA_ROW_BYTES or (
                 self.is_complete and self._recorded < self._position
             ):
                 await self._record()
+            self._record_soon()
             if self.is_complete:
                 self._notify()
 
@@ -203,28 +243,78 @@ class SegmentLog:
         self._recorded = row.position
         await self._recorded_row(row)
 
-    async def _skip_to(self, start: int) -> None:
-        """Continue at the segment's head, because bytes were truncated before they were counted."""
-        skipped = (start - self._position) * _SKIPPED
-        row = Row(start, tuple(offset + skipped for offset in self._offsets), tuple(self._times))
-        row = await self._recorded_row(row)
-        self._rows.append(row)
-        self._resume(row)
+    async def begin_at(self, head: int) -> None:
+        """Continue without what precedes the segment's head, which was truncated."""
+        if head > self.begin_position:
+            async with self._scanning:
+                await self._begin_at(head)
+
+    async def _begin_at(self, head: int) -> None:
+        if head <= self.begin_position:
+            return
+        stored = await self._stored_rows()
+        known = [*self._rows, self._row()]
+        if any(row.is_above(known[_index_at(known, row.position)]) for row in stored if row.position <= self._position):
+            self._adopt(stored)  # another door began at a head that no row was behind
+            known = stored
+        rows = sorted({row.position: row for row in (*stored, *known)}.values(), key=attrgetter("position"))
+        following = _index_at(rows, head)
+        expected = await self._row_at(head, rows[max(following - 1, 0)], rows[following:])
+        row = await self._recorded_row(expected)
+        if following < len(rows):
+            if row.is_above(expected):  # it was stored meanwhile
+                await self._begin_at(head)
+                return
+            row = expected
+        self._rows = [row, *(each for each in self._rows if each.position > head)]
+        if self._position < head:
+            self._resume(row)
+            for start in [start for start in self._placing if start < head]:
+                self._placing.pop(start).set_result(_UNKNOWN_OFFSET)
+
+    def _adopt(self, rows: list[Row]) -> None:
+        """Continue with the rows of other doors, after the last one."""
+        self._rows, self.is_complete = rows, False
+        self._resume(rows[-1])
+        for key in [key for key in self._storage.chunks if key[0] == self.name]:
+            del self._storage.chunks[key]
+
+    async def _row_at(self, head: int, before: Row, following: Sequence[Row]) -> Row:
+        """Return the row at the segment's head, between or behind others."""
+        if not following:
+            offsets = await unused_offsets(self._storage, self.partitions)
+            skipped = (head - before.position) * _SKIPPED  # other doors may begin at other heads
+            return Row(head, tuple(offset + skipped for offset in offsets), before.times)
+        if following[0].position == head:
+            return following[0]
+        counts = [0] * len(self.partitions)
+        async with aclosing(self._blocks(head, following[0].position)) as blocks:
+            async for block in blocks:
+                for event in block.events():
+                    batch = self._batch_of(event)
+                    if (at := self._index.get(batch.partition)) is not None:
+                        counts[at] += batch.count
+        offsets = [max(offset - count, 0) for offset, count in zip(following[0].offsets, counts, strict=True)]
+        return Row(head, tuple(offsets), before.times)
+
+    async def _blocks(self, start: int, end: int) -> AsyncGenerator[EventBlock, None]:
+        """Yield the segment's events."""
+        assembler = EventAssembler(start)
+        async with aclosing(read_bytes(self._storage.stores, self.name, start, end, purpose=_PURPOSE)) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    yield block
 
     async def _scan(self, end: int) -> None:
         if self._position >= end:
             return
-        assembler = EventAssembler(self._position)
-        async with aclosing(
-            read_bytes(self._storage.stores, self.name, self._position, end, purpose=_PURPOSE)
-        ) as pieces:
-            async for data in pieces:
-                for block in assembler.feed(data):
-                    position = block.offset
-                    for event in block.events():
-                        if position == self._position:  # otherwise counted from an acknowledgement meanwhile
-                            self._place(self._batch_of(event))
-                        position += HEADER_BYTES + len(event)
+        async with aclosing(self._blocks(self._position, end)) as blocks:
+            async for block in blocks:
+                position = block.offset
+                for event in block.events():
+                    if position == self._position:  # otherwise counted from an acknowledgement meanwhile
+                        self._place(self._batch_of(event))
+                    position += HEADER_BYTES + len(event)
         self._notify()
 
     def _batch_of(self, event: bytes) -> Batch:
@@ -314,11 +404,20 @@ class SegmentLog:
             insort(self._rows, row, key=attrgetter("position"))
 
     def _record_soon(self) -> None:
+        """Store a row now, if the last one is far, or else within some seconds, until the next such one."""
         if self._position - self._recorded >= KAFKA_ROW_BYTES:
             row, self._recorded = self._row(), self._position
-            task = asyncio.create_task(self._recorded_row(row), name="store a row of offsets")
-            _tasks.add(task)
-            task.add_done_callback(_done)
+            _start(self._recorded_row(row))
+        elif self._timer is None and self._position > self._recorded:
+            self._timer = asyncio.get_running_loop().call_later(KAFKA_ROW_S, lambda: _start(self._record_for_now()))
+
+    async def _record_for_now(self) -> None:
+        self._timer = None
+        if self._position not in (self._recorded, self._for_now):
+            before, self._for_now = self._for_now, self._position
+            await self._recorded_row(self._row())
+            if before is not None:
+                await self._storage.table.remove(self._key(before))
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -353,8 +452,7 @@ class SegmentLog:
 
     async def offset_at(self, partition: int, position: int) -> int:
         """Return the offset of the partition's first record at or behind a position of the segment."""
-        if position <= self._rows[0].position:
-            return self.first_offset(partition)
+        position = max(position, self.begin_position)
         while position < self._position:
             row = self._row_before(position)
             if row.position == position:
@@ -388,26 +486,25 @@ class SegmentLog:
             return chunk
         following = bisect_right(self._rows, row.position, key=attrgetter("position"))
         end = self._rows[following].position if following < len(self._rows) else self._tail.start
-        chunk = await self._read_chunk(row, end)
-        self._keep(chunk)
-        return chunk
+        return await self._read_chunk(row, end)
 
     async def _read_chunk(self, row: Row, end: int) -> Chunk:
         chunk, offsets, times = Chunk(row.position), list(row.offsets), list(row.times)
-        assembler = EventAssembler(row.position)
-        async with aclosing(read_bytes(self._storage.stores, self.name, row.position, end, purpose=_PURPOSE)) as pieces:
-            async for data in pieces:
-                for block in assembler.feed(data):
-                    for event in block.events():
-                        if chunk.size >= KAFKA_CHUNK_BYTES:
-                            break
-                        batch = self._batch_of(event)
-                        at = self._index[batch.partition]
-                        chunk.add(PlacedBatch(offsets[at], chunk.end, batch))
-                        offsets[at] += batch.count
-                        times[at] = max(times[at], batch.max_ms)
+        async with aclosing(self._blocks(row.position, end)) as blocks:
+            async for block in blocks:
+                for event in block.events():
+                    if chunk.size >= KAFKA_CHUNK_BYTES:
+                        break
+                    batch = self._batch_of(event)
+                    at = self._index[batch.partition]
+                    chunk.add(PlacedBatch(offsets[at], chunk.end, batch))
+                    offsets[at] += batch.count
+                    times[at] = max(times[at], batch.max_ms)
                 if chunk.size >= KAFKA_CHUNK_BYTES:
                     break
+        if self._row_before(row.position) is not row:
+            return chunk  # the log begins behind it since
+        self._keep(chunk)
         if chunk.end < end and self._row_before(chunk.end).position != chunk.end:
             insort(self._rows, Row(chunk.end, tuple(offsets), tuple(times)), key=attrgetter("position"))
         return chunk
@@ -451,18 +548,31 @@ class SegmentLog:
             self._notify()  # waiting fetches meet the error themselves
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
 
 
 _PURPOSE = "kafka"
-_tasks: set[asyncio.Task[Row]] = set()
+_tasks: set[asyncio.Task[object]] = set()
 
 
-def _done(task: asyncio.Task[Row]) -> None:
+def _start(storing: Coroutine[object, object, object]) -> None:
+    task = asyncio.create_task(storing, name="store a row of offsets")
+    _tasks.add(task)
+    task.add_done_callback(_done)
+
+
+def _done(task: asyncio.Task[object]) -> None:
     _tasks.discard(task)
     if not task.cancelled():
         task.exception()  # a later row will do
+
+
+def _index_at(rows: Sequence[Row], position: int) -> int:
+    """Return the index of the first row at or behind a position."""
+    return bisect_left(rows, position, key=attrgetter("position"))
 
 
 def _consecutive(first: int, batches: Iterable[Batch]) -> list[int]:

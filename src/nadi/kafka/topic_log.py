@@ -21,7 +21,7 @@ from nadi.backoff import Backoff
 from nadi.client.tables.table import ABSENT, TableValue
 from nadi.errors import ConditionFailedError, EpochExpiredError, NotFoundError, SegmentNotFoundError
 from nadi.kafka.batches import NO_TIME
-from nadi.kafka.segment_log import UNCOUNTED, LogStorage, PlacedBatch, SegmentLog
+from nadi.kafka.segment_log import LogStorage, PlacedBatch, SegmentLog, unused_offsets
 from nadi.limits import KAFKA_HEAD_CACHED_S, KAFKA_PARTITIONS
 from nadi.model.segments import SegmentRange, has_key, takes
 from nadi.naming import segment_epoch
@@ -73,8 +73,7 @@ class TopicLog:
         """Return the offset of the partition's first record that is still stored and wasn't deleted by a client."""
         log = (await self._chain(partition))[0]
         position = self._head.get(log.segment.segment_id, 0)
-        if log.position < position:
-            await log.refresh()
+        await log.begin_at(position)
         return max(await log.offset_at(partition, position), self._starts.get(partition, 0))
 
     async def raise_starts(self, offsets: Mapping[int, int]) -> None:
@@ -266,23 +265,21 @@ class TopicLog:
         return log
 
     async def _states_before(self, segment: SegmentRange, partitions: Sequence[int]) -> list[tuple[int, int]]:
-        """Return offset and latest timestamp of each partition at the ends of the segment's predecessors."""
+        """Return offset and latest timestamp of each partition at the ends of the segment's predecessors; unused
+        offsets if these are truncated."""
         epoch = segment_epoch(segment.segment_id)
         older = await self.epoch(epoch - 1) if epoch else []
-        states = []
-        for partition in partitions:
-            piece = next((piece for piece in older if takes(piece, self.positions[partition])), None)
-            state = (0, NO_TIME)
-            if piece is not None:
-                log = await self.log(piece)
-                try:
+        states: dict[int, tuple[int, int]] = {}
+        for partition in partitions if epoch else ():
+            with suppress(SegmentNotFoundError):  # truncated before it was counted to its end
+                for piece in (piece for piece in older if takes(piece, self.positions[partition])):
+                    log = await self.log(piece)
                     await _complete(log)
-                    state = log.state(partition)
-                except SegmentNotFoundError:  # truncated before it was counted to its end: offsets must not repeat
-                    offset, latest = log.state(partition)
-                    state = (offset + UNCOUNTED, latest)
-            states.append(state)
-        return states
+                    states[partition] = log.state(partition)
+        if epoch and len(states) < len(partitions):
+            unused = await unused_offsets(self._storage, partitions)
+            states = {each: (offset, NO_TIME) for each, offset in zip(partitions, unused, strict=True)} | states
+        return [states.get(partition, (0, NO_TIME)) for partition in partitions]
 
     async def epoch(self, epoch: int) -> list[SegmentRange]:
         """Return the segments of an epoch; none if it is forgotten."""

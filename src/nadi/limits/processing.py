@@ -147,6 +147,7 @@ KAFKA_CHUNK_BYTES = MIB  # of consecutive events, whose batches are cached toget
 KAFKA_CACHE_BYTES = 96 * MIB  # by a door
 KAFKA_ROWS = 8_192  # of a segment's offsets that are kept in memory; then every other old one is dropped
 KAFKA_ROW_BYTES = 16 * MIB  # of a segment, for each row of offsets that is stored
+KAFKA_ROW_S = 2.0  # until a row of counted records is stored, in case that retention truncates them
 KAFKA_PARTITIONS = 10_000  # of a topic
 KAFKA_TOPIC_CACHED_S = 5.0  # a topic's configuration
 KAFKA_HEAD_CACHED_S = 5.0  # where a topic's stream begins
