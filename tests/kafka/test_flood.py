@@ -27,3 +27,10 @@ async def test_a_large_request_waits_until_most_others_are_released() -> None:
     for account in admitted:
         account.give(32 * MIB)
     await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_request_over_an_accounts_share_does_not_wait_for_all_others() -> None:
+    pool = Budget(256 * MIB).receiving
+    other, large = pool.account(), pool.account()
+    other.take(1)
+    await asyncio.wait_for(large.wait_for_capacity(pool.largest_share_bytes + MIB), 1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from nadi.access.permissions import Permission
-from nadi.client.serializers.kafka import records_of
+from nadi.client.serializers.kafka import Record, records_of
 from nadi.errors import NadiError, TruncatedError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
@@ -77,7 +77,7 @@ class RecordRequests:
         if len({batch.producer_id for batch in batches}) > 1:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
         if topic.properties.is_compacted:
-            check_keys(batches)
+            await asyncio.to_thread(check_keys, batches)
         if time_ms is not None:
             batches = [batch.appended_at(time_ms) for batch in batches]
         if not batches[0].is_transactional:
@@ -313,9 +313,18 @@ async def _found_offset(topic: Topic, partition: int, timestamp: int) -> tuple[i
         raise KafkaError(ErrorCode.unsupported_version)
     start = await topic.log.start_offset(partition)
     for found in await topic.log.batches_since(partition, timestamp):
-        for record in records_of(found.batch.data):
-            if record.timestamp_ms >= timestamp and found.offset + record.delta >= start:
-                return found.offset + record.delta, record.timestamp_ms
+        # in a thread, since a batch of some KiB may contain a million records
+        record = await asyncio.to_thread(_first_record, found.batch.data, timestamp, start - found.offset)
+        if record is not None:
+            return found.offset + record.delta, record.timestamp_ms
+    return None
+
+
+def _first_record(batch: bytes, timestamp: int, delta: int) -> Record | None:
+    """Return a batch's first record that isn't before a time, nor before an offset."""
+    for record in records_of(batch):
+        if record.timestamp_ms >= timestamp and record.delta >= delta:
+            return record
     return None
 
 

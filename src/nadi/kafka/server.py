@@ -21,7 +21,7 @@ from nadi.access.listener import AcceptedConnection, Listener, available_files, 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
-from nadi.errors import NadiError, ProtocolError
+from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
 from nadi.kafka.access import Peer
 from nadi.kafka.doors import Doors
 from nadi.kafka.group_records import GroupRecords
@@ -315,6 +315,11 @@ class _Connection:
         """Return the response's fields to await; what writes is queued at once."""
         if not self._is_known and request.key not in BEFORE_LOGIN:
             raise ProtocolError(f"a request of API {request.key} before the login: use SASL")
+        if self._door.gate is not None and self._peer.caller is not None:
+            try:
+                self._peer.caller = self._door.gate.current(self._peer.caller)
+            except NotAuthenticatedError as error:
+                raise ProtocolError(str(error)) from error
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)
