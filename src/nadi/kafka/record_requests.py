@@ -158,12 +158,17 @@ class RecordRequests:
             await peer.sending.wait_for_capacity()
             fetch = _Fetch(min(max(body.max_bytes, 1), KAFKA_FETCH_BYTES, peer.sending.capacity_bytes))
             responses = []
-            for asked in body.topics:
-                name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)
-                partitions = [
-                    await self._fetch_partition(peer, name, topic_id, part, fetch, logs) for part in asked.partitions
-                ]
-                responses.append({"topic": name, "topic_id": topic_id, "partitions": partitions})
+            peer.sending.take(fetch.most)  # until the response is sent, which takes its own size
+            try:
+                for asked in body.topics:
+                    name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)
+                    partitions = [
+                        await self._fetch_partition(peer, name, topic_id, part, fetch, logs)
+                        for part in asked.partitions
+                    ]
+                    responses.append({"topic": name, "topic_id": topic_id, "partitions": partitions})
+            finally:
+                peer.sending.give(fetch.most)
             wait_s = deadline - time.monotonic()
             if fetch.taken >= body.min_bytes or fetch.has_failed or wait_s <= 0:
                 return {"responses": responses, "session_id": 0}

@@ -12,6 +12,7 @@ import math
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -358,12 +359,16 @@ async def _unsupported() -> Fields:
     return {**api_versions(), "error_code": ErrorCode.unsupported_version}
 
 
-async def serve(door: KafkaDoor, ready: Callable[[KafkaDoor], None]) -> None:
-    """Run a door until SIGTERM or SIGINT. ready: called once clients can connect."""
+async def serve(door: KafkaDoor, starting: AbstractContextManager[object], ready: Callable[[KafkaDoor], None]) -> None:
+    """Run a door until SIGTERM or SIGINT. starting: entered until it listens. ready: called as soon as it does."""
     raise_file_limit()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with door:
+    with starting:
+        await door.start()
+    try:
         ready(door)
         await stop.wait()
+    finally:
+        await door.stop()
