@@ -27,6 +27,7 @@ from tests.kafka.support import Door
     [
         (1, {"no.such.property": "1"}, KafkaError.INVALID_CONFIG),
         (1, {"retention.ms": "soon"}, KafkaError.INVALID_CONFIG),
+        (1, {"max.message.bytes": "-1"}, KafkaError.INVALID_CONFIG),
         (1, {"message.timestamp.type": "soon"}, KafkaError.INVALID_CONFIG),
         (0, {}, KafkaError.INVALID_PARTITIONS),
     ],

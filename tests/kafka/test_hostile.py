@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import crc32c
+import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +21,10 @@ from kio.schema.errors import ErrorCode
 import nadi
 from nadi.access.permissions import Permissions
 from nadi.access.users import User, hash_password, write_users
+from nadi.client.serializers.kafka import HEADER, HEADER_BYTES, Record, batch_of
 from nadi.config import ServerSecurity
 from nadi.kafka.messages import VERSIONS
-from nadi.limits import KAFKA_PAUSE_S
+from nadi.limits import KAFKA_GROUP_BYTES, KAFKA_PAUSE_S, KAFKA_REQUEST_ITEMS
 from tests.kafka.raw import Connection, requests
 from tests.kafka.support import SCOPE, Door, consumed, written
 
@@ -95,12 +101,73 @@ def test_unknown_versions(door: Door) -> None:
         assert connection.receive() == b""
 
 
+def test_a_topic_that_is_named_often_is_described_once(door: Door) -> None:
+    kinds = requests(3, 12)
+    asked = kinds.MetadataRequestTopic(topic_id=None, name="often")
+    options = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+    with Connection(door.address) as connection:
+        assert len(connection.ask(kinds.MetadataRequest(topics=(asked,) * 1000, **options)).topics) == 1
+        connection.begin(kinds.MetadataRequest(topics=(asked,) * (KAFKA_REQUEST_ITEMS + 1), **options))
+        assert connection.receive() == b""
+
+
+def compressed_batch(count: int) -> bytes:
+    """Return a batch of equal records, a few bytes for each thousand."""
+    plain = batch_of([Record(0, 1000, b"k", b"v")])
+    records: bytes = pa.compress(plain[HEADER_BYTES:] * count, codec="zstd", asbytes=True)
+    fields = list(HEADER.unpack_from(plain))
+    fields[1], fields[5], fields[6], fields[12] = HEADER_BYTES - 12 + len(records), 4, count - 1, count
+    fields[8] = 5000  # the latest timestamp, which no record has
+    whole = HEADER.pack(*fields) + records
+    return whole[:17] + crc32c.crc32c(whole[21:]).to_bytes(4, "big") + whole[21:]
+
+
+def test_others_do_not_wait_while_a_batch_of_many_records_is_searched(door: Door) -> None:
+    kinds = requests(2, 7)
+    part = kinds.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=4000)
+    topics = (kinds.ListOffsetsTopic(name="many-records", partitions=(part,)),)
+    with Connection(door.address) as connection:
+        connection.metadata("many-records")
+        assert connection.produce("many-records", 0, compressed_batch(1_000_001))[0] == ErrorCode.invalid_record
+        assert connection.produce("many-records", 0, compressed_batch(1_000_000)) == (ErrorCode.none, 0)
+        connection.begin(kinds.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics))
+        time.sleep(0.1)
+        assert is_alive(door)
+        assert not select.select([connection.socket], [], [], 0)[0]
+        assert connection.receive()
+
+
+def test_a_group_takes_only_members_that_can_be_stored(door: Door) -> None:
+    kinds = requests(11, 5)
+    named = {"member_id": "", "protocol_type": "consumer", "group_id": "large"}
+    options = {"session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=1)}
+
+    def code(size: int) -> ErrorCode:
+        protocols = (kinds.JoinGroupRequestProtocol(name="range", metadata=b"x" * size),)
+        request = kinds.JoinGroupRequest(group_instance_id=str(size), protocols=protocols, **named, **options)
+        return ErrorCode(connection.ask(request).error_code)
+
+    with Connection(door.address) as connection:
+        assert code(KAFKA_GROUP_BYTES) == ErrorCode.group_max_size_reached
+        assert code(KAFKA_GROUP_BYTES - 1000) == ErrorCode.none
+        assert code(2000) == ErrorCode.group_max_size_reached
+
+
+def write_grants(path: Path, grants: dict[str, str]) -> None:
+    write_users(path, {name: User(name, hash_password(name), Permissions.parse(each)) for name, each in grants.items()})
+
+
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("users") / "users"
+    write_grants(path, {**USERS, "leaver": USERS["reader"]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, users: Path) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("guarded")
-    users = {name: User(name, hash_password(name), Permissions.parse(grants)) for name, grants in USERS.items()}
-    write_users(folder / "users", users)
-    security = ServerSecurity(users_file=folder / "users")
+    security = ServerSecurity(users_file=users)
     with nadi.embedded(folder / "data", security=security, kafka_port=0) as server:
         yield Door(server.kafka_address)
 
@@ -156,3 +223,39 @@ def test_authorized_operations_are_those_of_the_user(guarded: Door) -> None:
         AclOperation.DESCRIBE_CONFIGS,
     }
     assert not admin.describe_cluster(include_authorized_operations=True).result().authorized_operations
+
+
+def test_committed_offsets_of_other_topics_are_hidden(guarded: Door) -> None:
+    for topic in ("open", "closed"):
+        written(guarded.producer(**login("owner")), topic, [b"a"])
+    owner = guarded.consumer("readers", **login("owner"))
+    owner.commit(offsets=[TopicPartition(topic, 0, 1) for topic in ("open", "closed")], asynchronous=False)
+    owner.close()
+    named = {name.replace("_", "."): value for name, value in login("reader").items()}
+    admin = AdminClient({"bootstrap.servers": guarded.address, **named})
+    (listed,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("readers")]).values()
+    assert {each.topic for each in listed.result().topic_partitions} == {"open"}
+    asked = ConsumerGroupTopicPartitions("readers", [TopicPartition("closed", 0)])
+    (listed,) = admin.list_consumer_group_offsets([asked]).values()
+    (hidden,) = listed.result().topic_partitions
+    assert hidden.error.name() == "TOPIC_AUTHORIZATION_FAILED"
+    assert hidden.offset < 0
+
+
+def test_a_removed_user_loses_its_connection(guarded: Door, users: Path) -> None:
+    with Connection(guarded.address) as connection:
+        kinds = requests(17, 1)
+        connection.ask(kinds.SaslHandshakeRequest(mechanism="PLAIN"))
+        kinds = requests(36, 2)
+        connection.ask(kinds.SaslAuthenticateRequest(auth_bytes=b"\0leaver\0leaver"))
+        assert not connection.metadata("open").topics[0].error_code
+        write_grants(users, {**USERS, "leaver": f"prn::/scope:{SCOPE}/stream:other,READ"})
+        assert connection.metadata("open").topics[0].error_code == ErrorCode.topic_authorization_failed
+        write_grants(users, USERS)
+        kinds = requests(3, 12)
+        connection.begin(
+            kinds.MetadataRequest(
+                topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            )
+        )
+        assert connection.receive() == b""

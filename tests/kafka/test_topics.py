@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 
@@ -10,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 import nadi
 from nadi.standalone.embedded import EmbeddedServer
-from tests.kafka.support import SCOPE, Door, consumed, running_door, written
+from tests.kafka.support import LIMIT_S, SCOPE, Door, consumed, running_door, written
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -95,3 +97,12 @@ def test_a_new_door_is_listed_by_the_others_once_it_is_ready(server: EmbeddedSer
         for each in (door, later):
             brokers = each.admin().list_topics(timeout=10).brokers.values()
             assert {f"{broker.host}:{broker.port}" for broker in brokers} >= {door.address, later.address}
+
+
+def test_a_taken_port_is_named(server: EmbeddedServer, door: Door) -> None:
+    port = door.address.rpartition(":")[2]
+    command = [sys.executable, "-m", "nadi", "kafka", "--controller", server.controller_uri, "--port", port]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert run.returncode
+    assert f"can't listen on 127.0.0.1:{port}" in run.stderr
+    assert "--kafka-port" not in run.stderr

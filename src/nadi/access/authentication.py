@@ -94,6 +94,15 @@ class Gate:
             self.refusals += 1
             raise PermissionDeniedError(f"the request requires {permission.name} on {resource[:700]}: ask for a grant")
 
+    def current(self, caller: Caller) -> Caller:
+        """Return a user, logged in before, with its present permissions; NotAuthenticatedError if it was removed."""
+        assert self._users is not None, "it has logged in"
+        self._users.refresh()
+        user = self._users.find(caller.name)
+        if user is None:
+            raise NotAuthenticatedError(f"the user {caller.name} was removed")
+        return Caller(user.name, user.permissions)
+
     def begin_scram(self, mechanism: str, unknown_key: bytes) -> ScramLogin:
         """Return a new login by one of the mechanisms of `users.MECHANISMS`. unknown_key: keeps what an outsider gets
         for unknown names the same."""

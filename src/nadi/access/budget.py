@@ -131,8 +131,9 @@ class Account:
         return max(0, self._pool.share_bytes - self.buffered_bytes)
 
     async def wait_for_capacity(self, size_bytes: int = 1) -> None:
-        """Wait until the account may hold `size_bytes` more, or as many as any account may hold."""
-        while self.capacity_bytes < min(size_bytes, self._pool.largest_share_bytes):
+        """Wait until the account may hold `size_bytes` more, or half of what an account may hold if all bytes are free,
+        which they hardly ever are."""
+        while self.capacity_bytes < min(size_bytes, self._pool.largest_share_bytes // 2):
             released = asyncio.Event()
             self._pool.wait(released.set)
             try:

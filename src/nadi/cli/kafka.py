@@ -38,6 +38,7 @@ def kafka(
     from nadi.config import ServerSecurity
     from nadi.kafka.server import DoorOptions, KafkaDoor, serve
     from nadi.standalone.assembly import gate_of, tls_of
+    from nadi.standalone.ports import listening
 
     host, advertised_host = given.pop("host"), given.pop("advertised_host")
     security = ServerSecurity(**given)
@@ -61,7 +62,8 @@ def kafka(
         manager, certificate = StreamManager(controller, trust_store=trust_store), tls_of(security)
         try:
             tls = None if certificate is None else certificate.ssl_context()
-            await serve(KafkaDoor(manager, options, gate=gate_of(security), tls=tls), ready)
+            door = KafkaDoor(manager, options, gate=gate_of(security), tls=tls)
+            await serve(door, listening(host, port, "--port"), ready)
         finally:
             await manager.close()
 

@@ -75,6 +75,9 @@ class Access:
     def _may(self, peer: Peer, resource: str, permission: Permission) -> bool:
         return self._gate is None or (peer.caller is not None and peer.caller.may(resource, permission))
 
+    def may_see_topic(self, peer: Peer, name: str) -> bool:
+        return self._gate is None or bool(self.topic_operations(peer, name) & _DESCRIBE)
+
     def may_see_group(self, peer: Peer, group: str) -> bool:
         return self._may(peer, reader_group_resource(self._topics.scope, group), Permission.READ)
 

@@ -25,6 +25,7 @@ from nadi.client.serializers.kafka import (
 )
 from nadi.errors import SerializationError
 from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.limits import KAFKA_BATCH_RECORDS
 
 NO_TIME = -1
 _PREFIX = struct.Struct(">qii")  # first offset, length of what follows it, leader's epoch
@@ -33,6 +34,7 @@ _CHECKED_FROM = 21  # the checksum covers the bytes from here
 _MAGIC = 2
 _CONTROL, _TRANSACTIONAL, _CODEC = 0x20, 0x10, 0x07
 _LAST_CODEC = 4
+_LEAST_RECORD_BYTES = 7  # length, attributes, time, offset, key, value and headers, a byte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,11 @@ def check_batches(records: bytes, partition: int) -> list[Batch]:
             raise KafkaError(
                 ErrorCode.invalid_record,
                 "a producer may not send control batches, log append times or offsets with gaps",
+            )
+        most = KAFKA_BATCH_RECORDS if attributes & _CODEC else (size - HEADER_BYTES) // _LEAST_RECORD_BYTES
+        if not 0 < count <= most:
+            raise KafkaError(
+                ErrorCode.invalid_record, f"a record batch states {count:,} records; at most {most:,} are possible"
             )
         batches.append(batch)
         position += size

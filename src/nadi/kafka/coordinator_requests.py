@@ -215,10 +215,13 @@ class CoordinatorRequests:
         wanted: dict[str, list[int]] = {}
         if asked is None:
             for topic_name, partition in committed:
-                wanted.setdefault(topic_name, []).append(partition)
+                if self._access.may_see_topic(peer, topic_name):
+                    wanted.setdefault(topic_name, []).append(partition)
         else:
             wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
         none = CommittedOffset(NO_OFFSET, NONE, "", 0, _NO_TOPIC)
+        hidden = {topic_name for topic_name in wanted if not self._access.may_see_topic(peer, topic_name)}
+        committed = {key: offset for key, offset in committed.items() if key[0] not in hidden}
         topics = [
             {
                 "name": topic_name,
@@ -228,7 +231,9 @@ class CoordinatorRequests:
                         "committed_offset": (found := committed.get((topic_name, partition), none)).offset,
                         "committed_leader_epoch": found.leader_epoch,
                         "metadata": found.metadata,
-                        "error_code": ErrorCode.unstable_offset_commit
+                        "error_code": ErrorCode.topic_authorization_failed
+                        if topic_name in hidden
+                        else ErrorCode.unstable_offset_commit
                         if (topic_name, partition) in pending
                         else ErrorCode.none,
                     }

@@ -45,6 +45,10 @@ class StoredMember(msgspec.Struct, frozen=True, array_like=True):
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes
 
+    def size_bytes(self) -> int:
+        """Return the size without the assignment."""
+        return len(msgspec.msgpack.encode(msgspec.structs.replace(self, assignment=b"")))
+
 
 class StoredGroup(msgspec.Struct, frozen=True, array_like=True):
     """A group's record. protocol: of assigning partitions; leader: the member that assigns them."""

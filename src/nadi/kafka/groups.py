@@ -25,7 +25,7 @@ from nadi.errors import ConditionFailedError, NadiError
 from nadi.kafka.group_records import GroupRecords, Offsets, StoredGroup, StoredMember
 from nadi.kafka.lengths import check_lengths
 from nadi.kafka.messages import ErrorCode, KafkaError
-from nadi.limits import KAFKA_FIRST_JOIN_S, KAFKA_GROUP_MEMBERS, KAFKA_GROUPS, KAFKA_SESSION_S
+from nadi.limits import KAFKA_FIRST_JOIN_S, KAFKA_GROUP_BYTES, KAFKA_GROUP_MEMBERS, KAFKA_GROUPS, KAFKA_SESSION_S
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
     "Empty",
@@ -56,6 +56,7 @@ class Join(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Member:
     stored: StoredMember
+    size: int  # of `stored`
     joining: asyncio.Future[None] | None = None
     syncing: asyncio.Future[bytes] | None = None
     timer: asyncio.TimerHandle | None = None
@@ -149,10 +150,7 @@ class Groups:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if replaced is None and len(group.members) >= KAFKA_GROUP_MEMBERS:
             raise KafkaError(ErrorCode.group_max_size_reached)
-        member_id = join.member_id or f"{join.instance_id or join.client_id}-{uuid.uuid4()}"
-        if not join.member_id and not join.instance_id and join.takes_id:
-            self._invite(group, member_id)
-            raise MemberIdRequiredError(member_id)
+        member_id = join.member_id or f"{(join.instance_id or join.client_id)[:255]}-{uuid.uuid4()}"
         stored = StoredMember(
             member_id,
             join.instance_id,
@@ -163,6 +161,12 @@ class Groups:
             join.protocols,
             replaced.stored.assignment if replaced is not None else b"",
         )
+        size = stored.size_bytes()
+        if size + sum(member.size for member in group.members.values() if member is not replaced) > KAFKA_GROUP_BYTES:
+            raise KafkaError(ErrorCode.group_max_size_reached)
+        if not join.member_id and not join.instance_id and join.takes_id:
+            self._invite(group, member_id)
+            raise MemberIdRequiredError(member_id)
         group.invited.pop(member_id, None)
         group.protocol_type = join.protocol_type
         if replaced is not None and replaced.member_id != member_id:
@@ -170,10 +174,10 @@ class Groups:
             if group.leader == replaced.member_id:
                 group.leader = member_id
         if known is not None:
-            known.stored = stored
+            known.stored, known.size = stored, size
             self._touch(group, known)
             return known
-        member = group.members[member_id] = _Member(stored)
+        member = group.members[member_id] = _Member(stored, size)
         self._touch(group, member)
         return member
 
@@ -501,7 +505,7 @@ class Groups:
         if stored is not None:
             group.generation, group.protocol_type = stored.generation, stored.protocol_type
             group.protocol, group.leader = stored.protocol, stored.leader
-            group.members = {member.member_id: _Member(member) for member in stored.members}
+            group.members = {member.member_id: _Member(member, member.size_bytes()) for member in stored.members}
             group.state = STABLE if group.members else EMPTY
             group.formed = stored.members
             for member in group.members.values():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from nadi.access.permissions import Permission
-from nadi.client.serializers.kafka import records_of
+from nadi.client.serializers.kafka import Record, records_of
 from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError
 from nadi.kafka.access import Access, Peer
 from nadi.kafka.batches import NO_TIME, InvalidRecordsError, check_batches, check_keys, placed
@@ -77,7 +77,7 @@ class RecordRequests:
         if len({batch.producer_id for batch in batches}) > 1:
             raise KafkaError(ErrorCode.invalid_record, "the batches of a request have several producers")
         if topic.properties.is_compacted:
-            check_keys(batches)
+            await asyncio.to_thread(check_keys, batches)
         if time_ms is not None:
             batches = [batch.appended_at(time_ms) for batch in batches]
         if not batches[0].is_transactional:
@@ -158,12 +158,17 @@ class RecordRequests:
             await peer.sending.wait_for_capacity()
             fetch = _Fetch(min(max(body.max_bytes, 1), KAFKA_FETCH_BYTES, peer.sending.capacity_bytes))
             responses = []
-            for asked in body.topics:
-                name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)
-                partitions = [
-                    await self._fetch_partition(peer, name, topic_id, part, fetch, logs) for part in asked.partitions
-                ]
-                responses.append({"topic": name, "topic_id": topic_id, "partitions": partitions})
+            peer.sending.take(fetch.most)  # until the response is sent, which takes its own size
+            try:
+                for asked in body.topics:
+                    name, topic_id = getattr(asked, "topic", None), getattr(asked, "topic_id", None)
+                    partitions = [
+                        await self._fetch_partition(peer, name, topic_id, part, fetch, logs)
+                        for part in asked.partitions
+                    ]
+                    responses.append({"topic": name, "topic_id": topic_id, "partitions": partitions})
+            finally:
+                peer.sending.give(fetch.most)
             wait_s = deadline - time.monotonic()
             if fetch.taken >= body.min_bytes or fetch.has_failed or wait_s <= 0:
                 return {"responses": responses, "session_id": 0}
@@ -318,9 +323,18 @@ async def _found_offset(topic: Topic, partition: int, timestamp: int) -> tuple[i
         raise KafkaError(ErrorCode.unsupported_version)
     start = await topic.log.start_offset(partition)
     for found in await topic.log.batches_since(partition, timestamp):
-        for record in records_of(found.batch.data):
-            if record.timestamp_ms >= timestamp and found.offset + record.delta >= start:
-                return found.offset + record.delta, record.timestamp_ms
+        # in a thread, since a batch of some KiB may contain a million records
+        record = await asyncio.to_thread(_first_record, found.batch.data, timestamp, start - found.offset)
+        if record is not None:
+            return found.offset + record.delta, record.timestamp_ms
+    return None
+
+
+def _first_record(batch: bytes, timestamp: int, delta: int) -> Record | None:
+    """Return a batch's first record that isn't before a time, nor before an offset."""
+    for record in records_of(batch):
+        if record.timestamp_ms >= timestamp and record.delta >= delta:
+            return record
     return None
 
 

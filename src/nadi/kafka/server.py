@@ -12,6 +12,7 @@ import math
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,7 +22,7 @@ from nadi.access.listener import AcceptedConnection, Listener, available_files, 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
-from nadi.errors import NadiError, ProtocolError
+from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
 from nadi.kafka.access import Peer
 from nadi.kafka.doors import Doors
 from nadi.kafka.group_records import GroupRecords
@@ -315,6 +316,11 @@ class _Connection:
         """Return the response's fields to await; what writes is queued at once."""
         if not self._is_known and request.key not in BEFORE_LOGIN:
             raise ProtocolError(f"a request of API {request.key} before the login: use SASL")
+        if self._door.gate is not None and self._peer.caller is not None:
+            try:
+                self._peer.caller = self._door.gate.current(self._peer.caller)
+            except NotAuthenticatedError as error:
+                raise ProtocolError(str(error)) from error
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)
@@ -353,12 +359,16 @@ async def _unsupported() -> Fields:
     return {**api_versions(), "error_code": ErrorCode.unsupported_version}
 
 
-async def serve(door: KafkaDoor, ready: Callable[[KafkaDoor], None]) -> None:
-    """Run a door until SIGTERM or SIGINT. ready: called once clients can connect."""
+async def serve(door: KafkaDoor, starting: AbstractContextManager[object], ready: Callable[[KafkaDoor], None]) -> None:
+    """Run a door until SIGTERM or SIGINT. starting: entered until it listens. ready: called as soon as it does."""
     raise_file_limit()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with door:
+    with starting:
+        await door.start()
+    try:
         ready(door)
         await stop.wait()
+    finally:
+        await door.stop()

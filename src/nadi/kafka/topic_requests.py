@@ -42,9 +42,8 @@ class TopicRequests:
                 topics.append(await self._topic_metadata(peer, name, None, creates=False))
         else:
             creates = self._auto_creates and request.body.allow_auto_topic_creation
-            for each in asked:
-                topic_id = getattr(each, "topic_id", None)
-                topics.append(await self._topic_metadata(peer, each.name, topic_id, creates=creates))
+            for name, topic_id in dict.fromkeys((each.name, getattr(each, "topic_id", None)) for each in asked):
+                topics.append(await self._topic_metadata(peer, name, topic_id, creates=creates))
         for topic in topics if is_allowed else ():
             topic["topic_authorized_operations"] = self._access.topic_operations(peer, topic["name"] or "")
         return {
