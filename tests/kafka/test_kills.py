@@ -40,7 +40,6 @@ def kills(folder: Path, count: int, least_s: float, most_s: float) -> None:
         chaos.close()
     ends = Counter(chaos.copier_log.read_text().splitlines())
     print(f"{dict(victims)} killed: {len(written):,} records, {chaos.repeats} with an unknown offset; {dict(ends)}")
-    print(f"{chaos.client_faults} faults of the client itself")
     assert by_key(written) == chaos.sent
     assert not [message for message in copied if message.value() == ABORTED]
     assert by_key(copied) == chaos.sent
