@@ -48,7 +48,8 @@ def keep(found: list[tuple[object, ...]], rows: DataFrame, _: int) -> None:
     found.extend(map(tuple, rows.collect()))
 
 
-@pytest.mark.parametrize("settings", [NEWEST_JOIN, pytest.param({}, marks=pytest.mark.slow)], ids=["newest", "default"])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [NEWEST_JOIN, {}], ids=["newest", "default"])
 def test_joined_and_deduplicated_streams_equal_a_batch(
     world: World, tmp_path: Path, settings: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
