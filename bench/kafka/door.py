@@ -48,14 +48,20 @@ def door(folder: Path) -> list[Figure]:
 
 @contextmanager
 def _nadi(folder: Path) -> Iterator[str]:
-    with nadi.embedded(folder) as server:
-        command = [sys.executable, "-m", "nadi", "kafka", "--controller", server.controller_uri, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            try:
-                yield next(line.split()[-1] for line in process.stdout if "bootstrap.servers" in line)
-            finally:
-                process.terminate()
+    with nadi.embedded(folder) as server, running_door(server.controller_uri) as address:
+        yield address
+
+
+@contextmanager
+def running_door(controller: str) -> Iterator[str]:
+    """Run a door on any port; yield its address for clients."""
+    command = [sys.executable, "-m", "nadi", "kafka", "--controller", controller, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield next(line.split()[-1] for line in process.stdout if "bootstrap.servers" in line)
+        finally:
+            process.terminate()
 
 
 @contextmanager

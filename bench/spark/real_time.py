@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from uuid import uuid4
 
 import numpy as np
@@ -19,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.kafka.broker import running
+from bench.kafka.door import running_door
 from bench.spark.setting import Bench
 from bench.spark.tally import Row, Tally
 
@@ -34,7 +34,7 @@ def real_time(bench: Bench) -> list[Row]:
     consumed, sent = Tally("ms"), Tally("ms")
     with ExitStack() as stack:
         addresses = {
-            "nadi": stack.enter_context(_door(bench.uri)),
+            "nadi": stack.enter_context(running_door(bench.uri)),
             "Kafka, no sync": stack.enter_context(running(bench.folder / "kafka", PARTITIONS)).address,
             "Kafka, flush per message": stack.enter_context(
                 running(bench.folder / "flushed", PARTITIONS, _FLUSHED)
@@ -59,17 +59,6 @@ def real_time(bench: Bench) -> list[Row]:
         for what, tally in (("produced to sent by Spark", sent), ("produced to consumed", consumed))
         for row in tally.rows("", {})
     ]
-
-
-@contextmanager
-def _door(controller: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "nadi", "kafka", "--controller", controller, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield next(line.split()[-1] for line in process.stdout if "bootstrap.servers" in line)
-        finally:
-            process.terminate()
 
 
 def _copied(bench: Bench, address: str) -> np.ndarray:

@@ -121,7 +121,7 @@ def first_message(address: str, mechanism: str, user: str) -> dict[str, str]:
 @BOTH
 def test_unknown_users_look_like_users(guarded_door: Door, guarded: EmbeddedServer, mechanism: str) -> None:
     messages = [
-        first_message(guarded_door.address, mechanism, user) for user in ("ann", "ann", "nobody", "nobody", "x")
+        first_message(guarded_door.address, mechanism, user) for user in ("ann", "ann", "stranger", "stranger", "x")
     ]
     salts = [message["s"] for message in messages]
     assert salts[0] == salts[1]
@@ -129,7 +129,7 @@ def test_unknown_users_look_like_users(guarded_door: Door, guarded: EmbeddedServ
     assert len(set(salts)) == 3
     assert {(message["i"], len(base64.b64decode(message["s"]))) for message in messages} == {(messages[0]["i"], 16)}
     answers = []
-    for user in ("ann", "nobody"):
+    for user in ("ann", "stranger"):
         with Connection(guarded_door.address) as connection:
             exchange = Login(connection, mechanism, user, "wrong")
             exchange.begin()
@@ -143,11 +143,11 @@ def test_unknown_users_look_like_users(guarded_door: Door, guarded: EmbeddedServ
 def test_another_door_gives_unknown_users_the_same_salt(
     users: Path, guarded: EmbeddedServer, guarded_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = first_message(guarded_door.address, "SCRAM-SHA-256", "nobody")["s"]
+    first = first_message(guarded_door.address, "SCRAM-SHA-256", "stranger")["s"]
     for name, value in {"method": "Basic", "username": "bob", "password": "secret"}.items():
         monkeypatch.setenv(f"pravega_client_auth_{name}", value)
     with running_door(guarded.controller_uri, "--users-file", str(users)) as other:
-        assert first_message(other.address, "SCRAM-SHA-256", "nobody")["s"] == first
+        assert first_message(other.address, "SCRAM-SHA-256", "stranger")["s"] == first
 
 
 @pytest.mark.parametrize("message", [b"", b"\xff", b"n,,", b"n,,n=ann", b"y,,n=a=b,r=c", b"p=tls-unique,,n=ann,r=c"])

@@ -183,7 +183,7 @@ def test_consume_and_produce_is_exactly_once_over_a_killed_door(server: Embedded
 
 def test_transactions_and_producers_are_listed_and_described(door: Door) -> None:
     door.create("told.of", 2)
-    producer = door.producer(transactional_id="told of", transaction_timeout_ms=50_000)
+    producer = door.producer(transactional_id="listed", transaction_timeout_ms=50_000)
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("told.of", b"a", partition=1)
@@ -202,12 +202,12 @@ def test_transactions_and_producers_are_listed_and_described(door: Door) -> None
         return state
 
     with Connection(door.address) as connection:
-        state, producer_id = listed()["told of"]
+        state, producer_id = listed()["listed"]
         assert state == "Ongoing"
-        assert listed(("Ongoing",), ids=(producer_id,)) == {"told of": ("Ongoing", producer_id)}
-        assert "told of" not in listed(("Empty",))
-        assert "told of" not in listed(duration=60_000)
-        found = described("told of")
+        assert listed(("Ongoing",), ids=(producer_id,)) == {"listed": ("Ongoing", producer_id)}
+        assert "listed" not in listed(("Empty",))
+        assert "listed" not in listed(duration=60_000)
+        found = described("listed")
         assert (found.transaction_state, found.producer_id) == ("Ongoing", producer_id)
         assert found.transaction_timeout == timedelta(seconds=50)
         assert abs(found.transaction_start_time.timestamp() - time.time()) < 60
@@ -219,7 +219,7 @@ def test_transactions_and_producers_are_listed_and_described(door: Door) -> None
         (active,) = parts[1].active_producers
         assert (active.producer_id, active.producer_epoch, active.last_sequence) == (producer_id, 0, 0)
         producer.commit_transaction(30)
-        assert listed(("Empty",))["told of"] == ("Empty", producer_id)
+        assert listed(("Empty",))["listed"] == ("Empty", producer_id)
         assert described("no such id").error_code == ErrorCode.transactional_id_not_found
 
 
