@@ -102,6 +102,13 @@ def test_replay_of_a_week_by_event_time(rest: httpx.Client, year: tuple[str, lis
     assert played(rest, f"{path}/play", speed=FASTEST, **{"from": ends, "to": begins}) == []
 
 
+def test_replay_ends_within_its_range(rest: httpx.Client, year: tuple[str, list[int]]) -> None:
+    path, times = year
+    last = max(time for time in times if time < ms(MONDAY) + WEEK_MS)
+    with rest.stream("GET", f"{path}/play", params={"speed": FASTEST, "from": last, "to": last + 1}) as response:
+        assert [batch["at"] for kind, batch in messages(response) if kind == "batch"][-1] in (last, last + 1)
+
+
 def test_replay_by_event_time_counts_skipped_events(rest: httpx.Client, year: tuple[str, list[int]]) -> None:
     path, times = year
     seen = passed = 0

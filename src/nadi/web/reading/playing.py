@@ -233,7 +233,7 @@ async def _played(lanes: Lanes, replay: Playing, begins_ms: int) -> AsyncGenerat
         if is_behind:
             await lanes.skip(int(clock.now_ms))
             next_ms = await lanes.next_ms()
-        batch, next_ms = await _due(lanes, next_ms, math.floor(clock.now_ms), is_behind=is_behind)
+        batch, next_ms = await _due(lanes, next_ms, math.floor(clock.now_ms), is_behind=is_behind, end_ms=replay.to_ms)
         now_s = time.monotonic()
         if batch.events or batch.isBehind or now_s - reported_s >= PAGE_BEAT_S or next_ms is None:
             reported_s = now_s
@@ -246,9 +246,11 @@ async def _played(lanes: Lanes, replay: Playing, begins_ms: int) -> AsyncGenerat
         await asyncio.sleep(least_s if is_jumped else max(until_s, least_s))
 
 
-async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool) -> tuple[EventsMessage, int | None]:
-    """Return a batch with the events up to `now_ms`, only the latest if there are too many, and the next event's
-    time."""
+async def _due(
+    lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool, end_ms: int | None
+) -> tuple[EventsMessage, int | None]:
+    """Return a batch with the events up to `now_ms`, only the latest if there are too many, and the next event's time.
+    The position of the last batch isn't after the end of the range."""
     due: list[TimedEvent] = []
     size = passed = 0
     began_s = time.monotonic()
@@ -263,6 +265,8 @@ async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: boo
         if passed % 500 == 499:
             await asyncio.sleep(0)  # lets other tasks run
     timeless, lanes.timeless = lanes.timeless, 0
+    if next_ms is None and end_ms is not None:
+        now_ms = min(now_ms, end_ms)
     return EventsMessage(now_ms, _seen(due), passed, is_behind, _next(lanes, next_ms, now_ms), timeless), next_ms
 
 
