@@ -158,13 +158,20 @@ class _PartitionWriter:
         )
 
     async def _repeated(self, batches: list[Batch]) -> int:
-        """Return the offset of batches that were sent before, once they are stored."""
+        """Return the offset of batches that were sent before, once they are stored; KafkaError if it is unknown."""
         while self._task is not None:
             await asyncio.wait([self._task])
-        if self._transaction is not None:
-            return UNKNOWN_OFFSET
-        log = await self._topic.log.tail(self._partition)
-        return log.recent_offset(batches[0])
+        offset = UNKNOWN_OFFSET
+        if self._transaction is None:
+            offset = (await self._topic.log.tail(self._partition)).recent_offset(batches[0])
+        self._check_known(offset)
+        return offset
+
+    def _check_known(self, offset: int) -> None:
+        """Raise the error that tells a client that a batch is stored at an offset that isn't known. Clients count the
+        records of a batch from its offset, so -1 would be reported as -1, 0, 1 and so on."""
+        if offset == UNKNOWN_OFFSET and self._producer != NO_PRODUCER:
+            raise KafkaError(ErrorCode.duplicate_sequence_number, "the batch is stored; its offset isn't known any more")
 
     async def _store(self) -> None:
         """Store what waits until nothing does."""
@@ -200,8 +207,18 @@ class _PartitionWriter:
         for stored in await self._writer.write(events, _TIMEOUT_S):
             offsets |= await self._offsets(stored, batches)
         for waiting in taken:
-            if not waiting.offset.done():
-                waiting.offset.set_result(offsets.get(waiting.numbers[0], UNKNOWN_OFFSET))
+            self._answer(waiting.offset, offsets.get(waiting.numbers[0], UNKNOWN_OFFSET))
+
+    def _answer(self, waiting: asyncio.Future[int], offset: int) -> None:
+        if waiting.done():
+            return
+        try:
+            self._check_known(offset)
+        except KafkaError as error:
+            waiting.set_exception(error)
+            waiting.exception()  # the producer may have gone
+        else:
+            waiting.set_result(offset)
 
     async def _offsets(self, stored: StoredEvents, batches: dict[int, Batch]) -> dict[int, int]:
         """Return the first offset of each batch that was stored, by its event number."""

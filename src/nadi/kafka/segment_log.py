@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -575,7 +575,9 @@ def _index_at(rows: Sequence[Row], position: int) -> int:
     return bisect_left(rows, position, key=attrgetter("position"))
 
 
-def _consecutive(first: int, batches: Iterable[Batch]) -> list[int]:
+def _consecutive(first: int, batches: Sequence[Batch]) -> list[int]:
+    if first == _UNKNOWN_OFFSET:
+        return [_UNKNOWN_OFFSET] * len(batches)
     offsets = []
     for batch in batches:
         offsets.append(first)
