@@ -69,6 +69,7 @@ def test_incremental_alter_configs_edits_lists(door: Door) -> None:
     assert altered(admin, "listed", "cleanup.policy", AlterConfigOpType.SUBTRACT, "delete") == "compact"
     assert altered(admin, "listed", "cleanup.policy", AlterConfigOpType.DELETE, None) == "delete"
     assert altered(admin, "listed", "retention.ms", AlterConfigOpType.SET, "60000") == "60000"
+    assert altered(admin, "listed", "retention.ms", AlterConfigOpType.SET, "0") == "1"
     with pytest.raises(KafkaException) as failed:
         altered(admin, "listed", "retention.ms", AlterConfigOpType.APPEND, "1")
     assert failed.value.args[0].code() == KafkaError.INVALID_CONFIG

@@ -13,9 +13,11 @@ from confluent_kafka.admin import AdminClient
 
 from nadi.client import aio
 from nadi.client.manager.streams import stores_of
-from nadi.kafka.group_records import CommittedOffset, GroupRecords
+from nadi.client.tables.table import ABSENT
+from nadi.kafka.group_records import CommittedOffset, GroupRecords, StoredGroup
 from nadi.kafka.groups import Groups, Join
 from nadi.kafka.messages import ErrorCode, KafkaError
+from nadi.limits import KAFKA_OFFSETS_S
 from nadi.naming import KAFKA_TABLE
 from nadi.standalone.embedded import EmbeddedServer
 from tests.kafka.raw import Connection, requests
@@ -76,6 +78,27 @@ def test_a_group_goes_on_at_another_door_without_a_rebalance(server: EmbeddedSer
     committed = third.committed([TopicPartition("handed", 0), TopicPartition("handed", 1)], timeout=10)
     assert sum(each.offset for each in committed) == 101
     third.close()
+
+
+async def test_groups_without_members_are_forgotten_a_week_after_their_last_commit(server: EmbeddedServer) -> None:
+    manager = aio.StreamManager(server.controller_uri)
+    await manager.create_scope("unused")
+    table = manager.table("unused", KAFKA_TABLE)
+    await table.create()
+    records = GroupRecords(stores_of(manager), "unused", table)
+    groups, now_ms = Groups(records), round(time.time() * 1000)
+    join = Join("", None, "client", "host", 60_000, 60_000, "consumer", (("range", b""),), takes_id=False)
+    for name, age_s in {"old": 60, "recent": -60, "another's": 60, "in use": 60}.items():
+        offset = CommittedOffset(1, -1, "", round(now_ms - (KAFKA_OFFSETS_S + age_s) * 1000), uuid4())
+        await records.write(name, ABSENT, StoredGroup(), {("topic", 0): offset, ("topic", 1): offset})
+    await records.write("without commits", ABSENT, StoredGroup(), {})
+    await groups.join("in use", join)
+    await groups.forget_unused(lambda name: name != "another's")
+    assert sorted([name async for name, _ in records.all()]) == ["another's", "in use", "recent"]
+    assert await records.committed("old") == {}
+    assert len(await records.committed("recent")) == 2
+    await groups.close()
+    await manager.close()
 
 
 async def test_a_former_coordinator_drops_its_group(server: EmbeddedServer) -> None:

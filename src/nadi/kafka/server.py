@@ -155,7 +155,7 @@ class KafkaDoor:
         self._transactions.start()
         self.listener.listen(sockets, self._tls)
         self._patrolling = asyncio.create_task(self._patrol(), name="end overdue Kafka connections")
-        self._cleaning = asyncio.create_task(self._clean_on(), name="remove records of deleted Kafka topics")
+        self._cleaning = asyncio.create_task(self._clean_on(), name="remove unused Kafka records")
 
     async def _patrol(self) -> None:
         """End connections whose peers are overdue. One timer for all is a fifth of the work of one per request."""
@@ -169,8 +169,9 @@ class KafkaDoor:
             try:
                 await self._topics.remove_orphans()
                 await self._groups.records.remove_orphans(self._topics.names)
+                await self._groups.forget_unused(lambda name: self._doors.is_own("group", name))
             except NadiError as error:
-                log.warning("records of deleted Kafka topics could not be removed: %s", error)
+                log.warning("records of unused Kafka topics and groups could not be removed: %s", error)
             await asyncio.sleep(KAFKA_CLEANED_S)
 
     async def measure_lags(self, is_due: Callable[[], bool]) -> None:

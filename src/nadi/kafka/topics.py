@@ -454,10 +454,10 @@ def _retention_and_others(configured: Mapping[str, str]) -> tuple[RetentionPolic
         keep_ms, keep_bytes = int(configured.get(RETENTION_MS, -1)), int(configured.get(RETENTION_BYTES, -1))
         if "compact" in policy:  # everything is kept, and so are the properties
             return None, dict(configured)
-        if keep_ms > 0:
-            return RetentionPolicy.by_time(keep_ms), others
-        if keep_bytes > 0:
-            return RetentionPolicy.by_size(keep_bytes), others
+        if keep_ms >= 0:
+            return RetentionPolicy.by_time(max(keep_ms, 1)), others
+        if keep_bytes >= 0:
+            return RetentionPolicy.by_size(max(keep_bytes, 1)), others
     except (ValueError, InvalidArgumentError) as error:
         raise KafkaError(ErrorCode.invalid_config, f"a property isn't a number, or out of range: {error}") from None
     return None, others
