@@ -53,6 +53,7 @@ def test_camera_replay_keeps_the_pace(
     assert seen.frames_per_s < 61
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("road")
 def test_camera_replay_in_a_notebook(page: Any, manager: StreamManager) -> None:
     cell = Cell(page, manager, "road", "camera", named="all")

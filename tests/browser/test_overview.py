@@ -54,6 +54,7 @@ def rows(page: Any) -> Any:
     return page.locator(".scroller a.cells:not([hidden])")
 
 
+@pytest.mark.slow
 def test_overview_of_a_thousand_streams_is_fast(page: Any, full: EmbeddedServer, record_property: Figures) -> None:
     def is_painted_at_once() -> bool:
         page.goto(full.rest_uri)

@@ -73,6 +73,7 @@ def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> Non
     assert verdict.too_late > 0
 
 
+@pytest.mark.slow
 def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) -> None:
     here = places("returns")
     create_streams(here.manager, here.scope)

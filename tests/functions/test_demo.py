@@ -126,6 +126,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
     )
 
 
+@pytest.mark.slow
 async def test_workers_scale_up_and_down_with_a_kill(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:

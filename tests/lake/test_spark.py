@@ -39,6 +39,7 @@ def options_of(server: RestartableServer, meters: Meters, **more: Any) -> dict[s
     return {"controller": server.controller_uri, "scope": meters.scope, "stream": "meters", "source": "union"} | more
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # a dozen Spark jobs
 def test_queries_agree_while_the_stream_changes(nadi_server: RestartableServer, meters: Meters, spark: Any) -> None:
     def frame(**more: Any) -> Any:
@@ -89,6 +90,7 @@ def test_options_without_effect_are_refused(nadi_server: RestartableServer, mete
             spark.read.format("nadi").options(**base, **more).load().count()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_it(
     nadi_server: RestartableServer, meters: Meters, spark: Any

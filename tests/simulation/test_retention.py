@@ -125,6 +125,7 @@ async def _live(world: OneServer, process: Process, *more: Any) -> Watcher:
     return watcher
 
 
+@pytest.mark.slow
 def test_data_is_truncated_in_time_over_hours_with_kills() -> None:
     watcher = live("retention", _kills)
     assert watcher.world.kills >= 3

@@ -250,6 +250,7 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(world: World, 
     assert len(late) > 3
 
 
+@pytest.mark.slow
 def test_times_before_1970_need_a_shift(world: World) -> None:
     """Spark takes 1970 for the first watermark, whatever the delay (findings/pyspark-first-watermark-is-1970.sh)."""
     world.manager.create_stream("home", "old", 1, event_time="read_at")

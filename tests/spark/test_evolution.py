@@ -61,6 +61,7 @@ def test_added_removed_and_reordered_sources_continue_where_they_stopped(world: 
     check_once_in_order(written(world, "changed", "barn"), streams["barn"].written * 2 // 3)
 
 
+@pytest.mark.slow
 def test_removed_source_with_output_continues_when_it_is_added_again(world: World, tmp_path: Path) -> None:
     """Without it the source would begin again at the head: Spark soon forgets where a removed source stopped."""
     world.manager.create_stream("home", "again", 2)

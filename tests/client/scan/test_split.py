@@ -111,6 +111,7 @@ def test_split_at_keeps_all_bytes_in_order(sizes: list[int], places: set[int]) -
     assert bytes_of == [(piece.segment_id, offset) for piece in pieces for offset in range(piece.start, piece.end)]
 
 
+@pytest.mark.slow
 def test_splits_of_many_segments(uneven: StreamManager) -> None:
     uneven.create_stream("sc", "dense")
     with uneven.create_writer("sc", "dense") as writer:

@@ -34,6 +34,7 @@ def test_cluster_keeps_its_guarantees_for_ten_minutes(first: int) -> None:
             simulate(seed, 600.0)
 
 
+@pytest.mark.slow
 def test_equal_seeds_repeat_in_every_process() -> None:
     """Earlier simulations in the process make no difference."""
     code = (

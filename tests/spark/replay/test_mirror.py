@@ -296,6 +296,7 @@ def test_a_batch_without_rows_after_the_mirror_is_restored(
     assert sorted(lives.written()) == ["1:1", "3:1"], "5 is open"
 
 
+@pytest.mark.slow
 def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:
     """Spark runs it at the next start and calls the source for nothing: neither tasks, nor a commit."""
     lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(ConnectionSettings(world.uri))
