@@ -391,6 +391,32 @@ def test_changed_files_apply_without_a_restart(tmp_path: Path) -> None:
         assert root is not None
 
 
+def test_open_clients_follow_renewed_certificates(tmp_path: Path) -> None:
+    """A client outlives a restart of the server in which all certificates and authorities change."""
+    authority, users = Authority(tmp_path / "ca"), tmp_path / "users"
+    write_users(users, {"ann": User("ann", NO_PASSWORD, Permissions.parse("*,READ_UPDATE"))})
+    own, ann = authority.issue("server", "localhost", "127.0.0.1"), authority.issue("ann")
+    security = ServerSecurity(
+        users_file=users, tls_certificate=own.certificate, tls_key=own.key, tls_client_ca=authority.path
+    )
+    with nadi.embedded(tmp_path / "data", security=security) as server:
+        port = int(server.controller_uri.rpartition(":")[2])
+        manager = nadi.StreamManager(
+            server.controller_uri, credentials=ann.login(), trust_store=authority.path, timeout=20
+        )
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        writer = manager.create_writer("home", "meters")
+        writer.write_event(b"1").result(60)
+    renewed = Authority(tmp_path / "ca")  # in the same files
+    renewed.issue("server", "localhost", "127.0.0.1")
+    renewed.issue("ann")
+    with nadi.embedded(tmp_path / "data", port=port, security=security), manager:
+        assert not manager.create_scope("home")
+        writer.write_event(b"2").result(60)
+        assert contents(manager, "meters") == [b"1", b"2"]
+
+
 def test_invalid_files_leave_the_previous_ones_in_effect(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("server", "localhost")

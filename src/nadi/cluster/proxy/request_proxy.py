@@ -141,7 +141,7 @@ class Forward:
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
         self._channels: dict[grpc.aio.Channel, int] = {}  # with the number of calls under way
-        self._opened_with: FileStamp = ()
+        self._opened_with: dict[grpc.aio.Channel, FileStamp] = {}  # a channel keeps the certificates of its start
         self._outdated: set[grpc.aio.Channel] = set()  # to close once their calls have ended
         self._opening = asyncio.Lock()
         self._idle = asyncio.Event()
@@ -157,7 +157,7 @@ class Forward:
             return await self._forward_call(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
-            if self._opened_with != self._security.files_stamp():  # a channel keeps the certificates of its start
+            if self._opened_with[channel] != self._security.files_stamp():
                 self._outdated.add(channel)
             raise ForwardedStatus(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
@@ -166,7 +166,7 @@ class Forward:
                 self._idle.set()
             if channel in self._outdated and not self._channels[channel]:
                 self._outdated.discard(channel)
-                del self._channels[channel]
+                del self._channels[channel], self._opened_with[channel]
                 await channel.close()
 
     async def _forward_call(self, call: RpcCall, channel: grpc.aio.Channel) -> bytes | None:
@@ -193,9 +193,9 @@ class Forward:
                     return channel
             if len(self._channels) == FORWARD_CHANNELS:
                 raise UnavailableError("too many calls are being forwarded to the active controller: try again later")
-            self._opened_with = self._security.files_stamp()
+            stamp = self._security.files_stamp()
             channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
-            self._channels[channel] = 0
+            self._channels[channel], self._opened_with[channel] = 0, stamp
             return channel
 
     async def close(self) -> None:
