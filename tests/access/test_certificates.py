@@ -456,6 +456,12 @@ def test_server_certificate_must_be_valid_for_clients(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidArgumentError, match="clientAuth"):
         nadi.embedded(tmp_path / "data", security=security)
+    good = authority.issue("server", "localhost")
+    tls = ServerTls(Path(good.certificate), Path(good.key), authority.path, connects=True)
+    before = tls.context()
+    os.replace(own.certificate, good.certificate)
+    os.replace(own.key, good.key)
+    assert tls.context() is before
 
 
 @pytest.mark.parametrize(

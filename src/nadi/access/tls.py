@@ -37,10 +37,20 @@ class _Loaded:
 
 class ServerTls:
     """PEM files: the certificate with its intermediates, and its private key; the authorities of clients, and their
-    revocation lists. Raises InvalidArgumentError if one is invalid."""
+    revocation lists. connects: whether the server presents its certificate to itself and to the other servers of its
+    cluster, as it does where clients need one. Raises InvalidArgumentError if a file is invalid."""
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None, crl: Path | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        client_ca: Path | None = None,
+        crl: Path | None = None,
+        *,
+        connects: bool = False,
+    ) -> None:
         self.certificate, self.key, self.client_ca, self._crl = certificate, key, client_ca, crl
+        self._connects = connects
         paths = [path for path in (certificate, key, client_ca, crl) if path is not None]
         self._files = Reloaded("the TLS files", paths, self._load)
 
@@ -63,16 +73,15 @@ class ServerTls:
 
         return grpc.dynamic_ssl_server_credentials(used, changed, self.client_ca is not None)
 
-    def check_own(self) -> None:
-        """Raise InvalidArgumentError unless the server may present its own certificate to itself and to the other
-        servers of its cluster, as it does whenever clients need one."""
+    def _check_own(self, server: ssl.SSLContext) -> None:
+        """Raise InvalidArgumentError unless `server` accepts the certificate from a client."""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         client.load_cert_chain(self.certificate, self.key)
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         ends = (
             client.wrap_bio(to_client, to_server),
-            self.context().wrap_bio(to_server, to_client, server_side=True),
+            server.wrap_bio(to_server, to_client, server_side=True),
         )
         for end in ends * 3:
             try:
@@ -88,8 +97,13 @@ class ServerTls:
 
     def _load(self) -> _Loaded:
         requiring, asking = self._context(ssl.CERT_REQUIRED), self._context(ssl.CERT_OPTIONAL)
-        pairs = [(self.key.read_bytes(), self.certificate.read_bytes())]
-        authorities = None if self.client_ca is None else self.client_ca.read_bytes()
+        if self._connects and self.client_ca is not None:
+            self._check_own(requiring)
+        try:
+            pairs = [(self.key.read_bytes(), self.certificate.read_bytes())]
+            authorities = None if self.client_ca is None else self.client_ca.read_bytes()
+        except OSError as error:  # removed meanwhile
+            raise InvalidArgumentError(f"a TLS file can't be read: {error}") from error
         return _Loaded(requiring, asking, grpc.ssl_server_certificate_configuration(pairs, authorities))
 
     def _context(self, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:

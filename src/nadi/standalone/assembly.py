@@ -113,10 +113,8 @@ class ServerAssembly:
     async def start(self) -> None:
         security = self._config.security
         security.check_address(self._config.host, self._config.advertised_host)
-        self._tls = tls_of(security)
+        self._tls = tls_of(security, connects=True)
         self.gate = gate_of(security)
-        if self._tls is not None and self._tls.client_ca is not None:
-            self._tls.check_own()
         self._contexts = self._tls.context if self._tls is not None else None
         async with ShutdownSteps() as parts:
             if self.gate is not None:
@@ -313,8 +311,8 @@ def _sample(name: str, value: Value, *labels: str) -> Sample:
     return Sample(MEANINGS[name], value, labels)
 
 
-def tls_of(security: ServerSecurity) -> ServerTls | None:
-    """Return the server's certificate and key; None without TLS."""
+def tls_of(security: ServerSecurity, *, connects: bool = False) -> ServerTls | None:
+    """Return the server's certificate and key; None without TLS. connects: see `ServerTls`."""
     if security.tls_certificate is None or security.tls_key is None:
         return None
     certificate, key = security.tls_certificate, security.tls_key
@@ -323,6 +321,7 @@ def tls_of(security: ServerSecurity) -> ServerTls | None:
         check_path("the TLS key", key),
         _path("the authorities of clients", security.tls_client_ca),
         _path("the revocation lists", security.tls_client_crl),
+        connects=connects,
     )
 
 
