@@ -28,6 +28,7 @@ from nadi.access.permissions import Permissions
 from nadi.access.tls import ClientCertificates, ServerTls
 from nadi.access.users import NO_PASSWORD, User, read_users, write_users
 from nadi.cli.app import app
+from nadi.cli.cluster.rest_client import RestClient
 from nadi.client.control.security import Basic, ClientCertificate, Security, security_of
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
 from nadi.errors import (
@@ -478,6 +479,19 @@ def test_incomplete_settings_are_rejected(tmp_path: Path, settings: dict[str, An
         nadi.embedded(tmp_path, security=ServerSecurity(**settings))
 
 
+def test_kafka_door_checks_its_settings() -> None:
+    """It must not start without TLS, or without users, if certificates are to name them."""
+    certificate, clients = ("--tls-cert", "c.pem"), ("--tls-client-ca", "ca.pem")
+    for options, missing in (
+        (certificate, "--tls-key"),
+        ((*clients, "--users-file", "users"), "--tls-cert"),
+        ((*clients, *certificate, "--tls-key", "c.key"), "--users-file"),
+    ):
+        result = CliRunner().invoke(app, ["kafka", *options], env={"COLUMNS": "200"})
+        assert result.exit_code != 0
+        assert missing in result.output, result.output
+
+
 @pytest.mark.parametrize(
     ("field", "identities", "user"),
     [
@@ -533,6 +547,8 @@ def test_command_line_uses_certificate_of_the_environment(shared: Site, monkeypa
     result = CliRunner().invoke(app, ["scope", "list", *server])
     assert result.exit_code == 0, result.output
     assert "home" in result.output
+    rest = RestClient(shared.server.rest_uri, str(shared.authority.path))  # of `nadi cluster` and `nadi doctor`
+    assert {"scopeName": "home"} in rest.request("GET", f"{shared.server.rest_uri}/v1/scopes", dict)["scopes"]
 
 
 # --- clusters ---------------------------------------------------------------------------------------

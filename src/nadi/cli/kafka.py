@@ -37,13 +37,14 @@ def kafka(
     import uvloop
 
     from nadi.client.aio import StreamManager
-    from nadi.config import ServerSecurity
+    from nadi.config import ServerConfig, ServerSecurity
     from nadi.kafka.server import DoorOptions, KafkaDoor, serve
     from nadi.standalone.assembly import gate_of, tls_of
     from nadi.standalone.ports import listening
 
     host, advertised_host = given.pop("host"), given.pop("advertised_host")
     security = ServerSecurity(**given)
+    ServerConfig(host=host, advertised_host=advertised_host, security=security).check(lambda option: f"--{option.key}")
     security.check_address(host, advertised_host)
     options = DoorOptions(
         host=host,
