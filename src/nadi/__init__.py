@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nadi.client import (
         Basic,
         Bearer,
+        ClientCertificate,
         Event,
         EventTime,
         EventWriter,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Basic",
     "Bearer",
+    "ClientCertificate",
     "Event",
     "EventTime",
     "EventWriter",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nadi.defaults import (
+    DEFAULT_CERTIFICATE_FIELD,
     DEFAULT_CLAIM,
     DEFAULT_CONTROLLER_PORT,
     DEFAULT_HOST,
@@ -142,17 +143,33 @@ class ServerSecurity:
     """TLS and authentication settings, all off by default.
 
     Files are given as text or path-like and stored as text; no field is a secret.
-    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_ca: PEM file of the certificates that
-    servers of a cluster trust; None means the system's. users_file: see nadi.access.users. bearer_*: see
-    nadi.access.bearer. signing_key_file: key of delegation tokens; None means a key in the data folder.
-    insecure_public: give all rights to every client that can reach a public address. Without this and without
-    authentication, a server listens on loopback only.
+    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_client_*: see nadi.access.tls.
+    tls_ca: PEM file of the certificates that servers of a cluster trust; None means the system's. users_file: see
+    nadi.access.users. bearer_*: see nadi.access.bearer. signing_key_file: key of delegation tokens; None means a key
+    in the data folder. insecure_public: give all rights to every client that can reach a public address. Without this
+    and without authentication, a server listens on loopback only.
     """
 
     tls_certificate: _PathText | None = _option(
         None, "PEM file of the certificate; turns on TLS for all ports.", key="tls-cert", panel=_SECURITY
     )
     tls_key: _PathText | None = _option(None, "PEM file of the certificate's private key.", panel=_SECURITY)
+    tls_client_ca: _PathText | None = _option(
+        None,
+        "PEM file of authorities; clients then need a certificate signed by one of them.",
+        panel=_SECURITY,
+        needs=("users_file",),
+    )
+    tls_client_user: str = _option(
+        DEFAULT_CERTIFICATE_FIELD,
+        "Field of a client certificate that names the user: cn, dns or email.",
+        panel=_SECURITY,
+        choices=("cn", "dns", "email"),
+        needs=("tls_client_ca",),
+    )
+    tls_client_crl: _PathText | None = _option(
+        None, "PEM file of revocation lists of these authorities.", panel=_SECURITY, needs=("tls_client_ca",)
+    )
     users_file: _PathText | None = _option(None, "File of users and passwords; see `nadi passwd`.", panel=_SECURITY)
     bearer_keys: _PathText | None = _option(
         None, "Keys for bearer tokens: PEM or JWKS file, or https URL of a JWKS.", panel=_SECURITY
@@ -431,6 +448,8 @@ class ServerConfig:
                 raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it must be at least {least:,}")
         if (self.security.tls_certificate is None) != (self.security.tls_key is None):
             raise InvalidArgumentError("TLS needs both --tls-cert and --tls-key")
+        if self.security.tls_client_ca is not None and self.security.tls_certificate is None:
+            raise InvalidArgumentError(f"{name(OPTIONS['tls_client_ca'])} needs TLS: add --tls-cert and --tls-key")
         if self.security.bearer_keys is not None and not (
             self.security.bearer_issuer and self.security.bearer_audience
         ):

@@ -27,9 +27,10 @@ PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
 # exporter of a server's traces
 DEFAULT_TRACES, *_ = TRACE_KINDS = ("none", "otlp")
 
-# lifetime of delegation tokens, and the claim of a bearer token that lists permissions
+# lifetime of delegation tokens, the claim of a bearer token that lists permissions, and what names a certificate's user
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"
+DEFAULT_CERTIFICATE_FIELD = "cn"
 
 # containers of a folder or cluster: repair tries all numbers to find a damaged folder's
 MOST_CONTAINERS = 1_000

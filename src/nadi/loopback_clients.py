@@ -29,7 +29,7 @@ class ServerPorts:
     controller: "host:port" of gRPC. endpoint_of: returns host and port of a segment's store; None means that the
     controller knows it. trusted: PEM file of certificates; None means the system's. is_own: that file is this server's
     own certificate, so its host name isn't checked. token: gives all rights on segments; "" without authentication, or
-    if clients fetch tokens.
+    if clients fetch tokens. certificate: PEM files of a certificate and its key, if clients need one.
     """
 
     controller: str
@@ -38,6 +38,7 @@ class ServerPorts:
     trusted: str | None = None
     is_own: bool = False
     token: str = ""
+    certificate: tuple[str, str] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +130,7 @@ def _client(ports: ServerPorts, authorization: str, answer_s: float) -> StreamMa
     whatever address is advertised."""
     from nadi.client.aio import StreamManager
     from nadi.client.control.controller import ControllerClient
-    from nadi.client.control.security import EncodedCredentials, Security
+    from nadi.client.control.security import ClientCertificate, Credentials, EncodedCredentials, Security
 
     class LoopbackController(ControllerClient):
         async def segment_endpoint(self, segment: str) -> tuple[str, int]:
@@ -139,6 +140,8 @@ def _client(ports: ServerPorts, authorization: str, answer_s: float) -> StreamMa
         async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
             return ports.token or await super().delegation_token(scope, stream, write=write)
 
-    credentials = EncodedCredentials(authorization) if authorization else None
+    credentials: Credentials | None = EncodedCredentials(authorization) if authorization else None
+    if ports.certificate is not None:  # it never names the caller: sent credentials do, even if they are empty
+        credentials = ClientCertificate(*ports.certificate, EncodedCredentials(authorization))
     security = Security(credentials, ports.tls, ports.trusted, not ports.is_own)
     return StreamManager(controller=LoopbackController(ports.controller, security, answer_s))

@@ -57,7 +57,7 @@ async def echo_server(
 ) -> AsyncIterator[tuple[Listener, tuple[str, int]]]:
     listener = Listener(Echo, end, most=most, most_of_address=most_of_address, extra=extra, name="echo")
     sockets = await bound_sockets("127.0.0.1", 0)
-    listener.listen(sockets, tls)
+    listener.listen(sockets, None if tls is None else lambda: tls)
     try:
         yield listener, sockets[0].getsockname()
     finally:

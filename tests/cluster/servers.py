@@ -97,19 +97,19 @@ class ServerOfCluster:
 
     async def start(self) -> None:
         tls = self.cluster.guards.tls
-        context = None if tls is None else ServerTls(tls.certificate, tls.key).ssl_context()
+        server_tls = None if tls is None else ServerTls(tls.certificate, tls.key)
         await self.store.start()
-        self.store_address = await self.store.listen(HOST, 0, context)
+        self.store_address = await self.store.listen(HOST, 0, None if server_tls is None else server_tls.context)
         self.rpc: grpc.aio.Server = rpc_server()
         self.proxy.add_to(self.rpc)
-        if tls is None:
+        if server_tls is None:
             port = self.rpc.add_insecure_port(f"{HOST}:0")
         else:
-            port = self.rpc.add_secure_port(f"{HOST}:0", ServerTls(tls.certificate, tls.key).grpc_credentials())
+            port = self.rpc.add_secure_port(f"{HOST}:0", server_tls.grpc_credentials())
         await self.rpc.start()
         self.rpc_address = (HOST, port)
         self.uri = f"{'tcp' if tls is None else 'tls'}://{HOST}:{port}"
-        self.rest = RestServer(self.api, context, self.proxy.rest(self.api).around)
+        self.rest = RestServer(self.api, server_tls, self.proxy.rest(self.api).around)
         self.rest.start(await bound_sockets(HOST, 0, receive_bytes=REST_SOCKET_BYTES))
 
     @property
@@ -123,7 +123,7 @@ class ServerOfCluster:
             f"{HOST}:{self.store_address[1]}",
             lambda segment: self.cluster.store_address(container_of(segment, CONTAINERS)),
             lambda: {self.cluster.store_address(number) for number in range(CONTAINERS)},
-            self.security.ssl_context(),
+            self.security.contexts(),
         )
         exchange: Exchange = self.router
         if self.tokens is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -13,6 +14,8 @@ import grpc
 import pytest
 
 from nadi.client.aio import StreamManager
+from nadi.client.control.channel import open_channel
+from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.controller.grpc.server import ForwardedStatus, RpcCall, add_answers, rpc_server
@@ -281,6 +284,36 @@ async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Serve
 def create_scope(channel: grpc.aio.Channel) -> Any:
     """Return the callable for a call with request and reply as bytes."""
     return channel.unary_unary(path("createScope"))
+
+
+async def test_broken_channel_is_replaced_once_certificates_have_changed(tmp_path: Path) -> None:
+    """Otherwise it would connect with the certificates of its start until the servers restart."""
+    opened: list[grpc.aio.Channel] = []
+
+    async def counted(*arguments: Any) -> grpc.aio.Channel:
+        opened.append(await open_channel(*arguments))
+        return opened[-1]
+
+    with socket.socket() as reserved:
+        reserved.bind((HOST, 0))
+        (tmp_path / "authority.pem").write_text("first")
+        security = Security(trust_store=str(tmp_path / "authority.pem"))
+        front = RequestProxy(LiveServers(lambda segment: (HOST, 1)), KEY, security, channels=counted)
+        front.follow(ActiveAddresses(f"{HOST}:{reserved.getsockname()[1]}"))
+        passing = rpc_server()
+        front.add_to(passing)
+        port = passing.add_insecure_port(f"{HOST}:0")
+        await passing.start()
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+            for content, channels in (("first", 1), ("first", 1), ("the second", 1), ("the second", 2)):
+                if (tmp_path / "authority.pem").read_text() != content:
+                    (tmp_path / "authority.pem").write_text(content)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await create_scope(channel)(b"", timeout=10)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                assert len(opened) == channels
+        await passing.stop(0)
+        await front.close()
 
 
 async def test_request_authorization_and_peer_are_forwarded() -> None:

@@ -10,11 +10,13 @@ import ssl
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import nadi
+from nadi.errors import PermissionDeniedError, StreamNotFoundError
 from nadi.standalone import ServerSecurity
 from tests.access.support import PASSWORD
 from tests.compatibility.official_python import OfficialPython, installed
@@ -108,6 +110,24 @@ def test_certificate_passes_strict_verification(folder: Path, tmp_path: Path) ->
                 else:
                     with pytest.raises(ssl.SSLCertVerificationError):
                         context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_client_certificate_of_the_page_is_a_login(folder: Path, tmp_path: Path) -> None:
+    (commands,) = [block for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "--no-password" in block]
+    folder = shutil.copytree(folder, tmp_path / "page")  # the commands change the user
+    run(folder, commands)
+    guards = replace(security(folder), tls_client_ca=str(folder / "authority.pem"))
+    login = nadi.ClientCertificate(str(folder / "ann.pem"), str(folder / "ann.key"))
+    with (
+        nadi.embedded(tmp_path / "data", security=guards, advertised_host="localhost") as server,
+        nadi.StreamManager(
+            server.controller_uri, credentials=login, trust_store=folder / "authority.pem", timeout=20
+        ) as manager,
+    ):
+        with pytest.raises(PermissionDeniedError):  # its grant is for the scope's contents
+            manager.create_scope("home")
+        with pytest.raises(StreamNotFoundError):
+            manager.stream_info("home", "meters")
 
 
 def test_keys_are_readable_only_by_the_owner(folder: Path) -> None:

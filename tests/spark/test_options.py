@@ -99,6 +99,7 @@ BY_BYTES, BY_EVENTS = (f"default_segment_target_rate_{what}_per_sec" for what in
         {"scope": "no_scope"},
         {"on_damage": "ignore"},
         {"auth_user": "ann"},
+        {"auth_certificate": "ann.pem"},
         {"auth_user": "ann", "auth_password": "x", "auth_token": "y"},
         {"validate_host_name": "maybe"},
         # how much a batch has

@@ -24,6 +24,10 @@ def test_options() -> None:
     assert (ann.controller.trust_store, ann.controller.validate_host_name) == ("ca.pem", False)
     assert "secret" not in repr(ann)
     assert options(auth_token="secret").controller.credentials == nadi.Bearer("secret")
+    files = {"auth_certificate": "ann.pem", "auth_key": "ann.key"}
+    assert options(**files).controller.credentials == nadi.ClientCertificate("ann.pem", "ann.key")
+    both = nadi.ClientCertificate("ann.pem", "ann.key", nadi.Bearer("secret"))
+    assert options(**files, auth_token="secret").controller.credentials == both
 
 
 @pytest.mark.slow  # a second Spark session: a minute

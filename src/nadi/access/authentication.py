@@ -3,6 +3,8 @@
     Basic <base64 of user:password>     checked against the users file
     Bearer <JSON Web Token>             checked against the issuer's keys
 
+A request without one is by the user of its connection's client certificate, if any (`nadi.access.tls`).
+
 Checking a password deliberately takes 0.1 to 0.4 s, so two threads do it. Other logins wait, a limited number per
 address, with addresses in rotation, so that password guessing doesn't block other addresses. Correct credentials are
 cached (by a keyed hash) until the user's password changes.
@@ -16,10 +18,12 @@ import binascii
 import hmac
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from cachetools import LRUCache
 
@@ -33,6 +37,7 @@ from nadi.throttled_log import SeldomWarning
 if TYPE_CHECKING:
     from nadi.access.bearer import BearerKeys, BearerSettings
     from nadi.access.scram import ScramLogin
+    from nadi.access.tls import ClientCertificates
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +47,19 @@ _TOO_MANY = "too many logins from this address are being checked: try again soon
 
 
 class Gate:
-    """Authenticator of callers. `failed_logins` and `refusals` count since the start."""
+    """Authenticator of callers. `failed_logins` and `refusals` count since the start. certificates: None if clients
+    have none."""
 
-    def __init__(self, users: Path | None, bearer: BearerSettings | None = None) -> None:
+    def __init__(
+        self,
+        users: Path | None,
+        bearer: BearerSettings | None = None,
+        certificates: ClientCertificates | None = None,
+    ) -> None:
         if users is None and bearer is None:
             raise InvalidArgumentError("access control requires a users file or keys for bearer tokens")
         self._users = UsersFile(users) if users is not None else None
+        self._certificates = certificates
         self._bearer: BearerKeys | None = None
         if bearer is not None:
             from nadi.access.bearer import BearerKeys  # imports cryptography, which most servers don't need
@@ -64,14 +76,34 @@ class Gate:
         self.refusals = 0
         self._report = SeldomWarning(log, "failed logins: %d, the last from %s: %s")
 
+    @property
+    def needs_certificate(self) -> bool:
+        return self._certificates is not None
+
     def share_own(self, secret: str) -> None:
         """Accept what other servers of the cluster, which know the secret, ask as this server itself."""
         self.own_authorization = f"{_OWN} {secret}"
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""
-        try:
+        with self._counted(peer):
             return await self._caller(authorization, peer.rpartition(":")[0])
+
+    def certified(self, certificate: bytes, peer: str = "") -> Caller:
+        """Return the user of a client certificate (DER); NotAuthenticatedError if it isn't a user's."""
+        assert self._certificates is not None, "the handshake asked for it"
+        with self._counted(peer):
+            return self._user(self._certificates.user_of(certificate))
+
+    def authorization_of(self, certificate: bytes, peer: str = "") -> str:
+        """Return what stands for a client certificate in a request without an `authorization`, here and on the other
+        servers of the cluster; raise as `certified`."""
+        return f"{self.own_authorization} {quote(self.certified(certificate, peer).name, safe='')}"
+
+    @contextmanager
+    def _counted(self, peer: str) -> Iterator[None]:
+        try:
+            yield
         except NotAuthenticatedError as error:
             self.failed_logins += 1
             self._report(peer or "unknown", error)
@@ -96,11 +128,14 @@ class Gate:
 
     def current(self, caller: Caller) -> Caller:
         """Return a user, logged in before, with its present permissions; NotAuthenticatedError if it was removed."""
+        return self._user(caller.name)
+
+    def _user(self, name: str) -> Caller:
         assert self._users is not None, "it has logged in"
         self._users.refresh()
-        user = self._users.find(caller.name)
+        user = self._users.find(name)
         if user is None:
-            raise NotAuthenticatedError(f"the user {caller.name} was removed")
+            raise NotAuthenticatedError(f"the users file lacks {name[:200]!r}: add this user with `nadi passwd`")
         return Caller(user.name, user.permissions)
 
     def begin_scram(self, mechanism: str, unknown_key: bytes) -> ScramLogin:
@@ -139,8 +174,12 @@ class Gate:
             raise NotAuthenticatedError(f"the authorization is longer than {AUTHORIZATION_MAX_CHARS:,} characters")
         method, _, value = authorization.partition(" ")
         if method == _OWN:
-            if not hmac.compare_digest(authorization.encode("utf-8", "surrogatepass"), self.own_authorization.encode()):
+            secret, _, user = value.partition(" ")
+            own = f"{_OWN} {secret}".encode("utf-8", "surrogatepass")
+            if not hmac.compare_digest(own, self.own_authorization.encode()):
                 raise NotAuthenticatedError(_NEEDED)
+            if user:
+                return self._user(unquote(user))
             return Caller("nadi", Permissions.parse("*,READ_UPDATE"))
         method, value = method.lower(), value.strip()
         if method == "basic" and self._users is not None:
@@ -186,7 +225,7 @@ class Gate:
         except (binascii.Error, ValueError):
             raise NotAuthenticatedError("the Basic credentials must be the base64 of user:password") from None
         async with self._permits.of(address):
-            user = users.find(name) if colon else None
+            user = users.find_with_password(name) if colon else None
             stored_hash = user.password_hash if user is not None else self._dummy_hash
             loop = asyncio.get_running_loop()
             is_correct = await loop.run_in_executor(self._threads, is_password, password, stored_hash)

@@ -74,6 +74,9 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+TlsContexts = Callable[[], ssl.SSLContext]
+
+
 class AcceptedConnection:
     """An accepted connection; its protocol calls `mark_busy`, `mark_idle` and `leave`."""
 
@@ -126,12 +129,12 @@ class Listener:
         self.refused = self.ended = 0
         self._report = SeldomWarning(log, f"{name}: connections rejected or evicted: %d, the last from %s: %s")
         self._sockets: list[socket.socket] = []
-        self._tls: ssl.SSLContext | None = None
+        self._tls: TlsContexts | None = None
         self._handshakes = LoopTurns(TLS_HANDSHAKES_A_TURN)
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on sockets that are already bound."""
+    def listen(self, sockets: list[socket.socket], tls: TlsContexts | None = None) -> None:
+        """Accept connections on sockets that are already bound. tls: returns the context of the next handshake."""
         self._sockets, self._tls = sockets, tls
         for listening in sockets:
             listening.setblocking(False)
@@ -226,6 +229,7 @@ class Listener:
             connection.protocol = protocol
         loop = asyncio.get_running_loop()
         timeout_s: float | None = None
+        context: ssl.SSLContext | None = None
         try:
             if self._tls is not None:
                 began, timeout_s = loop.time(), TLS_HANDSHAKE_S
@@ -233,9 +237,8 @@ class Listener:
                     await _hello(accepted)
                     await self._handshakes.wait_for_turn(connection.address)
                 timeout_s = max(1.0, timeout_s - (loop.time() - began))
-            await loop.connect_accepted_socket(
-                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
-            )
+                context = self._tls()
+            await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=timeout_s)
         except BaseException as error:
             connection.leave()
             self._end(protocol)

@@ -18,7 +18,7 @@ class ScramLogin:
         self._server = ScramMechanism(mechanism).make_server(self._verifier)
 
     def _verifier(self, name: str) -> Verifier:
-        self._known = self._users.find(name)
+        self._known = self._users.find_with_password(name)
         if self._known is None:
             return verifier_of_nobody(self._mechanism, name, self._unknown_key)
         return verifiers_of(self._known.password_hash)[self._mechanism]

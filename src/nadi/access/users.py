@@ -5,10 +5,8 @@ One user per line, as in Pravega's password file; empty lines and lines starting
     ann:scram$<salt>$600000$<key>$<key>$210000$<key>$<key>:prn::/scope:home/*,READ_UPDATE;prn::/scope:home,READ
 
 A password's hash is its SCRAM verifiers, with a separate salt: iterations, StoredKey and ServerKey for SHA-256, then
-for SHA-512. Logins that send the password are checked against the first.
-
-The file is checked before each use, and read again if it has changed. If it is then invalid, an error is logged and the
-previous users stay in effect, so that an unfinished edit doesn't change anyone's access.
+for SHA-512. Logins that send the password are checked against the first. The hash `*` is for a user without a password,
+which logs in by a client certificate.
 """
 
 from __future__ import annotations
@@ -17,19 +15,19 @@ import base64
 import binascii
 import hashlib
 import hmac
-import logging
 import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from nadi.access.permissions import Permissions
+from nadi.access.reloading import Reloaded
 from nadi.errors import InvalidArgumentError
 
-log = logging.getLogger(__name__)
-
+NO_PASSWORD = "*"
 WRONG_LOGIN = "the user name or the password is wrong"
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _ITERATIONS = {"sha256": 600_000, "sha512": 210_000}  # OWASP's Password Storage Cheat Sheet (2023), for PBKDF2
@@ -72,7 +70,8 @@ def read_users(path: Path) -> dict[str, User]:
         password_hash, _, grants = hash_and_grants.partition(":")
         try:
             check_user_name(name)
-            verifiers_of(password_hash)
+            if password_hash != NO_PASSWORD:
+                verifiers_of(password_hash)
             user = User(name, password_hash, Permissions.parse(grants))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"line {number} of the users file {path}: {error}") from None
@@ -92,30 +91,20 @@ class UsersFile:
     """The current users of a file that may change."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._stamp()
-        self._users = read_users(path)
+        self._file = Reloaded("the users file", [path], partial(read_users, path))
+        self._users = self._file.current()
 
     def find(self, name: str) -> User | None:
         return self._users.get(name)
 
+    def find_with_password(self, name: str) -> User | None:
+        """Return the user if it has a password."""
+        user = self.find(name)
+        return user if user is not None and user.password_hash != NO_PASSWORD else None
+
     def refresh(self) -> None:
         """Read the file again if it was changed."""
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            try:
-                self._users = read_users(self._path)
-                log.info("reloaded the users file %s: %d users", self._path, len(self._users))
-            except InvalidArgumentError as error:
-                log.error("the users file could not be reloaded, the previous users stay in effect: %s", error)
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+        self._users = self._file.current()
 
 
 class Verifier(NamedTuple):

@@ -11,8 +11,10 @@ from nadi.cli.options import Controller, TrustStore
 from nadi.cli.printing import say
 from nadi.defaults import DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE, DEFAULT_URI
 
+_TLS = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_user", "tls_client_crl")
 
-@taking_options("host", "advertised_host", "users_file", "tls_certificate", "tls_key", "insecure_public")
+
+@taking_options("host", "advertised_host", "users_file", "insecure_public", *_TLS)
 def kafka(
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65_535)] = DEFAULT_KAFKA_PORT,
     scope: Annotated[str, typer.Option(help="Scope whose streams are the topics.")] = DEFAULT_KAFKA_SCOPE,
@@ -29,19 +31,20 @@ def kafka(
 ) -> None:
     """Serve a scope's streams to Kafka clients, until Ctrl-C or SIGTERM.
 
-    The door's own login needs all permissions on the scope. With --users-file, clients log in by SASL and need
-    permissions of their own.
+    The door's own login needs all permissions on the scope. With --users-file, clients log in by SASL or by
+    their certificates, and need permissions of their own.
     """
     import uvloop
 
     from nadi.client.aio import StreamManager
-    from nadi.config import ServerSecurity
+    from nadi.config import ServerConfig, ServerSecurity
     from nadi.kafka.server import DoorOptions, KafkaDoor, serve
     from nadi.standalone.assembly import gate_of, tls_of
     from nadi.standalone.ports import listening
 
     host, advertised_host = given.pop("host"), given.pop("advertised_host")
     security = ServerSecurity(**given)
+    ServerConfig(host=host, advertised_host=advertised_host, security=security).check(lambda option: f"--{option.key}")
     security.check_address(host, advertised_host)
     options = DoorOptions(
         host=host,
@@ -61,7 +64,7 @@ def kafka(
     async def run() -> None:
         manager, certificate = StreamManager(controller, trust_store=trust_store), tls_of(security)
         try:
-            tls = None if certificate is None else certificate.ssl_context()
+            tls = None if certificate is None else certificate.context
             door = KafkaDoor(manager, options, gate=gate_of(security), tls=tls)
             await serve(door, listening(host, port, "--port"), ready)
         finally:

@@ -10,6 +10,7 @@ from nadi.client.control.policy import ScalingPolicy as ScalingPolicy
 from nadi.client.control.policy import StreamConfiguration as StreamConfiguration
 from nadi.client.control.security import Basic as Basic
 from nadi.client.control.security import Bearer as Bearer
+from nadi.client.control.security import ClientCertificate as ClientCertificate
 from nadi.client.definitions.stream_tables import TableDefinition as TableDefinition
 from nadi.client.indexstream.record import IndexRecord as IndexRecord
 from nadi.client.readergroup.event_reads import EventRead as EventRead

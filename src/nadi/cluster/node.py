@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,7 +96,7 @@ class ClusterNode:
 
     def __init__(self, stores: Stores, cache: Path, settings: NodeSettings, runtime: Runtime) -> None:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
-        self._peer_tls: ssl.SSLContext | None = settings.security.ssl_context()
+        self._peer_tls = settings.security.contexts()
         self.id = runtime.unique()[:16]
 
     async def open(self, parts: ShutdownSteps) -> None:

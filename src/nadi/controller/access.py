@@ -206,7 +206,7 @@ RULES: dict[str, AccessRule] = {
 
 class ControllerAccess:
     def __init__(self, gate: Gate, tokens: TokenKey) -> None:
-        self._gate, self._tokens = gate, tokens
+        self.gate, self._tokens = gate, tokens
 
     async def permit(self, rpc: str, request: Any, context: Any) -> tuple[AccessRule, Need | None, Caller | None]:
         """Return the rule, the need, and the caller (None if the RPC is open to all); raises AccessDeniedError."""
@@ -218,10 +218,10 @@ class ControllerAccess:
             return rule, None, None
         header = rule.credentials(request) if rule.credentials is not None else None
         if header is None:
-            header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
-        caller = await self._gate.authorized(header, needed.resource, needed.permission, context.peer())
+            header = context.authorization()
+        caller = await self.gate.authorized(header, needed.resource, needed.permission, context.peer())
         for other in rule.also(request) if rule.also is not None else ():
-            self._gate.require(caller, other.resource, other.permission)
+            self.gate.require(caller, other.resource, other.permission)
         return rule, needed, caller
 
     async def answer(self, rpc: str, method: Answer, request: Any, context: Any) -> Any:

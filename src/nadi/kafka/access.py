@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from nadi.access.authentication import Gate
 from nadi.access.budget import Account
-from nadi.access.permissions import Caller, Permission, reader_group_resource, scope_resource, stream_resource
+from nadi.access.permissions import (
+    Caller,
+    Permission,
+    Permissions,
+    reader_group_resource,
+    scope_resource,
+    stream_resource,
+)
 from nadi.errors import NadiError, NotFoundError
 from nadi.kafka.doors import Doors
 from nadi.kafka.messages import UNKNOWN_OPERATIONS, ErrorCode, KafkaError, code_of
@@ -31,16 +38,19 @@ _CLUSTER_OPERATIONS = {
     Permission.READ_UPDATE: _CREATE,
 }
 
+NO_USER = Caller("", Permissions())  # a certificate that isn't a user's
+
 
 @dataclass(slots=True)
 class Peer:
-    """A connection's client. sending: its account of unsent bytes. mechanism, login: how it logs in. caller: None
-    before that, or if callers needn't authenticate."""
+    """A connection's client. sending: its account of unsent bytes. mechanism, login: how it logs in. certificate: what
+    names the caller instead (DER). caller: None before that, or if callers needn't authenticate."""
 
     host: str
     sending: Account
     mechanism: str = ""
     login: ScramLogin | None = None
+    certificate: bytes | None = None
     caller: Caller | None = None
 
 

@@ -118,6 +118,7 @@ class Handlers:
         if request.body.mechanism not in _MECHANISMS:
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": _MECHANISMS}
         peer.mechanism, peer.login = request.body.mechanism, None
+        peer.caller = peer.certificate = None  # from now on the login decides
         return {"mechanisms": _MECHANISMS}
 
     async def _sasl_authenticate(self, peer: Peer, request: Request) -> Fields:

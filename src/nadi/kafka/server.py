@@ -18,12 +18,19 @@ from typing import Self
 
 from nadi.access.authentication import Gate
 from nadi.access.budget import Budget
-from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets, raise_file_limit
+from nadi.access.listener import (
+    AcceptedConnection,
+    Listener,
+    TlsContexts,
+    available_files,
+    bound_sockets,
+    raise_file_limit,
+)
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
 from nadi.errors import NadiError, NotAuthenticatedError, ProtocolError
-from nadi.kafka.access import Peer
+from nadi.kafka.access import NO_USER, Peer
 from nadi.kafka.doors import Doors
 from nadi.kafka.group_records import GroupRecords
 from nadi.kafka.groups import Groups
@@ -82,7 +89,8 @@ class DoorOptions:
 class KafkaDoor:
     """A door, as `async with KafkaDoor(manager, DoorOptions())`. `address`: "host:port" for clients.
 
-    gate: authenticates callers by SASL; None if they needn't. manager: must have all rights on the scope.
+    gate: authenticates callers by SASL or by their certificates; None if they needn't. manager: must have all rights on
+    the scope.
     """
 
     def __init__(
@@ -91,7 +99,7 @@ class KafkaDoor:
         options: DoorOptions,
         *,
         gate: Gate | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsContexts | None = None,
         budget: Budget | None = None,
     ) -> None:
         self._manager, self._options, self.gate, self._tls = manager, options, gate, tls
@@ -241,6 +249,7 @@ class _Connection:
         self._peer = Peer(accepted.address, self._sending)
 
     async def run(self) -> None:
+        self._use_certificate()
         try:
             async with asyncio.TaskGroup() as tasks:
                 answering = tasks.create_task(self._answer_all())
@@ -258,6 +267,18 @@ class _Connection:
             self._sending.hold(0)
             self._accepted.leave()
             self._writer.transport.abort()
+
+    def _use_certificate(self) -> None:
+        """Let the client's certificate name the caller until a login by SASL does. One that isn't a user's gives no
+        permissions, so that the client gets errors rather than a closed connection."""
+        sealed: ssl.SSLObject | None = self._writer.get_extra_info("ssl_object")
+        certificate = sealed.getpeercert(binary_form=True) if sealed is not None else None
+        if self._door.gate is not None and certificate is not None:
+            try:
+                self._peer.caller = self._door.gate.certified(certificate, f"{self._accepted.address}:0")
+                self._peer.certificate = certificate
+            except NotAuthenticatedError:
+                self._peer.caller = NO_USER
 
     def end_if_overdue(self) -> None:
         if min(self._read_by, self._sent_by) < asyncio.get_running_loop().time():
@@ -317,14 +338,22 @@ class _Connection:
         """Return the response's fields to await; what writes is queued at once."""
         if not self._is_known and request.key not in BEFORE_LOGIN:
             raise ProtocolError(f"a request of API {request.key} before the login: use SASL")
-        if self._door.gate is not None and self._peer.caller is not None:
-            try:
-                self._peer.caller = self._door.gate.current(self._peer.caller)
-            except NotAuthenticatedError as error:
-                raise ProtocolError(str(error)) from error
+        self._refresh_caller()
         if request.key == PRODUCE:
             return await self._door.handlers.produce(self._peer, request)
         return self._door.handlers.answer(self._peer, request)
+
+    def _refresh_caller(self) -> None:
+        gate, peer = self._door.gate, self._peer
+        if gate is None or peer.caller is None or peer.caller is NO_USER:
+            return
+        try:
+            if peer.certificate is not None:
+                peer.caller = gate.certified(peer.certificate, f"{self._accepted.address}:0")
+            else:
+                peer.caller = gate.current(peer.caller)
+        except NotAuthenticatedError as error:
+            raise ProtocolError(str(error)) from error
 
     # --- answering ----------------------------------------------------------------------------
 

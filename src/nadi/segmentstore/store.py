@@ -17,13 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from nadi.access.budget import Budget
-from nadi.access.listener import AcceptedConnection, Listener, available_files, bound_sockets
+from nadi.access.listener import AcceptedConnection, Listener, TlsContexts, available_files, bound_sockets
 from nadi.access.tokens import TokenKey
 from nadi.errors import ClosedError, InvalidArgumentError, NadiError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
@@ -375,11 +374,11 @@ class SegmentStore:
                 if not self._closed:
                     self.scrub.start()
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: TlsContexts | None = None) -> tuple[str, int]:
         """Accept clients; return the address, with the port chosen if `port` is 0."""
         return self.listen_on(await bound_sockets(host, port), tls)
 
-    def listen_on(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    def listen_on(self, sockets: list[socket.socket], tls: TlsContexts | None = None) -> tuple[str, int]:
         """Accept clients on sockets that are already bound; return the first one's address."""
         self.listener = Listener(
             self._connection,

@@ -32,7 +32,7 @@ from nadi.spark.sink import BatchWriter, SinkColumns, StreamWriter, check_overwr
 # the options that determine a schema: Spark requests it before the other options are known
 _OF_SCHEMA = {
     *("controller", "scope", "stream", "streams", "stream_pattern", "stream_tag", "columns", "eventtimeunit"),
-    *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
+    *("auth_user", "auth_password", "auth_token", "auth_certificate", "auth_key", "trust_store", "validate_host_name"),
     *("value_format", "value_schema", "value_version", "value_mode"),
 }
 _SEEN_S = 1.0  # a query checks twice per batch that its stream exists

@@ -36,7 +36,8 @@ def union(
     """Return a lake's table and stream as one DataFrame, up to `end`: a cut's text, a bookmark or a time; by default
     the stream's tail.
 
-    connection: auth_user, auth_password, auth_token, trust_store, validate_host_name, as options of `format("nadi")`.
+    connection: auth_user, auth_password, auth_token, auth_certificate, auth_key, trust_store, validate_host_name, as
+    options of `format("nadi")`.
     """
     from nadi.client import StreamManager  # loads the client, which schema requests don't need
     from nadi.lake.definition import lake_name, record_of

@@ -13,19 +13,21 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import nadi
 from nadi.access.authentication import Gate
 from nadi.access.fair_shares import Shares
 from nadi.access.listener import bound_sockets, raise_file_limit, uri_of
-from nadi.access.tls import ServerTls
+from nadi.access.tls import ClientCertificates, ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
@@ -111,9 +113,9 @@ class ServerAssembly:
     async def start(self) -> None:
         security = self._config.security
         security.check_address(self._config.host, self._config.advertised_host)
-        self._tls = tls_of(security)
+        self._tls = tls_of(security, connects=True)
         self.gate = gate_of(security)
-        self._context = self._tls.ssl_context() if self._tls is not None else None
+        self._contexts = self._tls.context if self._tls is not None else None
         async with ShutdownSteps() as parts:
             if self.gate is not None:
                 parts.callback(self.gate.close)
@@ -140,7 +142,7 @@ class ServerAssembly:
 
     async def _listen_rest(self, parts: ShutdownSteps) -> None:
         """Open the server's own REST port, then the shared one. The first connection waits for `_serve_rest`."""
-        config, scheme = self._config, "http" if self._context is None else "https"
+        config, scheme = self._config, "http" if self._tls is None else "https"
         if config.rest_port is None:
             return
         shared = config.shared.rest if config.shared is not None else None
@@ -179,7 +181,7 @@ class ServerAssembly:
         around = proxy(self._api) if proxy is not None else None
         for number, sockets in enumerate(self._bound):
             put = {} if around is None else {"around": partial(around.around, is_shared=number > 0)}
-            rest = RestServer(self._api, self._context, **put)
+            rest = RestServer(self._api, self._tls, **put)
             self._rests.append(rest)
             rest.start(sockets)
 
@@ -213,7 +215,7 @@ class ServerAssembly:
         host, advertised = self._config.host, self._config.advertised_host
         port = DEFAULT_STORE_PORT if self._config.store_port is None else self._config.store_port
         with listening(host, port, "--store-port"):
-            address = await self.store.listen(host, port, self._context)
+            address = await self.store.listen(host, port, self._contexts)
         # certificates usually name hosts rather than addresses
         self.store_address = (advertised or (host if self._tls is not None else address[0]), address[1])
         return address
@@ -262,7 +264,7 @@ class ServerAssembly:
         options = DoorOptions(host=config.host, port=config.kafka_port, advertised_host=config.advertised_host)
         own = "" if self.gate is None else self.gate.own_authorization
         manager = await parts.enter_async_context(clients.of(own))
-        door = KafkaDoor(manager, options, gate=self.gate, tls=self._context, budget=self.store.budget)
+        door = KafkaDoor(manager, options, gate=self.gate, tls=self._contexts, budget=self.store.budget)
         with listening(config.host, config.kafka_port, "--kafka-port"):
             await door.start()
         parts.step("the Kafka port", door.stop, STOP_PORT_S)
@@ -309,12 +311,25 @@ def _sample(name: str, value: Value, *labels: str) -> Sample:
     return Sample(MEANINGS[name], value, labels)
 
 
-def tls_of(security: ServerSecurity) -> ServerTls | None:
-    """Return the server's certificate and key; None without TLS."""
+def tls_of(security: ServerSecurity, *, connects: bool = False) -> ServerTls | None:
+    """Return the server's certificate and key; None without TLS. connects: see `ServerTls`."""
     if security.tls_certificate is None or security.tls_key is None:
         return None
-    certificate = check_path("the TLS certificate", security.tls_certificate)
-    return ServerTls(certificate, check_path("the TLS key", security.tls_key))
+    certificate, key = security.tls_certificate, security.tls_key
+    return ServerTls(
+        check_path("the TLS certificate", certificate),
+        check_path("the TLS key", key),
+        _path("the authorities of clients", security.tls_client_ca),
+        _path("the revocation lists", security.tls_client_crl),
+        connects=connects,
+    )
+
+
+def own_certificate(security: ServerSecurity) -> tuple[str, str] | None:
+    """Return the files that servers present to each other and to themselves; None if clients need no certificate."""
+    if security.tls_client_ca is None:
+        return None
+    return str(security.tls_certificate), str(security.tls_key)
 
 
 def gate_of(security: ServerSecurity) -> Gate | None:
@@ -329,8 +344,15 @@ def gate_of(security: ServerSecurity) -> Gate | None:
         bearer = BearerSettings(
             str(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
         )
-    users = None if security.users_file is None else check_path("the users file", security.users_file)
-    return Gate(users, bearer)
+    certificates = None
+    if security.tls_client_ca is not None:
+        crl = _path("the revocation lists", security.tls_client_crl)
+        certificates = ClientCertificates(security.tls_client_user, crl)
+    return Gate(_path("the users file", security.users_file), bearer, certificates)
+
+
+def _path(label: str, path: str | os.PathLike[str] | None) -> Path | None:
+    return None if path is None else check_path(label, path)
 
 
 class _OwnIntake:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import nadi
-from nadi.client.control.security import Security
+from nadi.client.control.security import ClientCertificate, Security
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.cluster.node import ClusterNode, NodeSettings, ServerAddresses, Stores
 from nadi.config import ServerConfig
@@ -26,7 +26,7 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.data_dir import FolderLock, find_store
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.shutdown import ShutdownSteps
-from nadi.standalone.assembly import ServerAssembly
+from nadi.standalone.assembly import ServerAssembly, own_certificate
 from nadi.standalone.health import server_health
 
 _COPIES = "copies"
@@ -75,7 +75,13 @@ class ClusterServer(ServerAssembly):
         if self._config.shared is not None:
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
-        ports = partial(ServerPorts, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
+        ports = partial(  # like any client
+            ServerPorts,
+            rpc,
+            tls=self._tls is not None,
+            trusted=self._authority,
+            certificate=own_certificate(self._config.security),
+        )
         self._index = OwnClients(PAGE_ANSWER_S, ports(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
         self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, self._index.index_times)
@@ -95,12 +101,14 @@ class ClusterServer(ServerAssembly):
         else:
             lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(config.cache))
             parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_PORT_S, after_all=True)
+        certificate = own_certificate(config.security)
+        login = None if certificate is None else ClientCertificate(*certificate)
         settings = NodeSettings(
             containers=config.containers,
             open_log=partial(self._open_log, config.log, engine, parts) if config.log else None,
             gate=self.gate,
             token_lifetime_s=config.security.token_lifetime_s,
-            security=Security(tls=self._tls is not None, trust_store=self._authority),
+            security=Security(login, tls=self._tls is not None, trust_store=self._authority),
             interval_s=config.log_interval_s,
             pace=GCS_PACE if self._url.startswith("gs:") else MembershipPace(),
             scaling=self._scaling,

@@ -28,7 +28,7 @@ from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.write_freeze import WriteFreeze, abandon_folder, is_abandoned
 from nadi.shutdown import ShutdownSteps
-from nadi.standalone.assembly import ServerAssembly
+from nadi.standalone.assembly import ServerAssembly, own_certificate
 from nadi.standalone.health import server_health
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class Server(ServerAssembly):
             None if certificate is None else str(certificate),
             is_own=True,
             token=token,
+            certificate=own_certificate(self._config.security),
         )
 
     def _health(self) -> Component:

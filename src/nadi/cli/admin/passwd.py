@@ -25,11 +25,14 @@ def passwd(
         bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
     ] = False,
     keep_password: Annotated[bool, typer.Option("--keep-password", help="Change only the permissions.")] = False,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="Let the user log in only by a client certificate.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
 ) -> None:
     """Add, change or remove a user in a users file. A running server picks up the change."""
     from nadi.access.permissions import Permissions
-    from nadi.access.users import User, check_user_name, hash_password, read_users, write_users
+    from nadi.access.users import NO_PASSWORD, User, check_user_name, hash_password, read_users, write_users
 
     with reporting_errors(OSError):
         users = read_users(file) if file.exists() else {}
@@ -42,6 +45,8 @@ def passwd(
             granted = Permissions.parse(grant) if grant is not None else old.permissions if old else Permissions()
             if keep_password and old:
                 password_hash = old.password_hash
+            elif no_password:
+                password_hash = NO_PASSWORD
             else:
                 ask = partial(typer.prompt, "Password", hide_input=True, confirmation_prompt=True)
                 password = sys.stdin.readline().rstrip("\r\n") if password_stdin else ask()

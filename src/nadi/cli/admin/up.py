@@ -218,8 +218,7 @@ def _check_security(security: ServerSecurity, host: str, advertised_host: str | 
     from nadi.standalone.assembly import gate_of, tls_of
 
     security.check_address(host, advertised_host)
-    if (tls := tls_of(security)) is not None:
-        tls.ssl_context()
+    tls_of(security, connects=True)
     if (gate := gate_of(security)) is not None:
         gate.close()
 

@@ -60,7 +60,8 @@ class RestClient:
 
     def _headers(self) -> dict[str, str]:
         credentials = self._security.credentials
-        return {} if credentials is None else {"Authorization": credentials.header()}
+        header = None if credentials is None else credentials.header()
+        return {} if header is None else {"Authorization": header}
 
     def _answer(self, request: Request, within_s: float) -> Answer:
         url = request.full_url

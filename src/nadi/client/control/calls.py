@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from nadi.access.reloading import FileStamp
 from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel, unreachable
 from nadi.client.control.process import grpc_use
@@ -57,6 +58,8 @@ class ControllerCalls:
         self._channel: grpc.aio.Channel | None = None
         self._opening = asyncio.Lock()
         self._calls: dict[str, Callable[..., Any]] = {}
+        self._files_stamp: FileStamp = ()
+        self._replaced: set[asyncio.Task[None]] = set()
         self._closed = False
         self.trouble: NadiError | None = None  # error of the last attempt, until a call succeeds
         self._warning: asyncio.TimerHandle | None = None  # scheduled while the controller is unreachable
@@ -67,6 +70,7 @@ class ControllerCalls:
         if self._channel is not None and not was_closed:
             await self._channel.close()
             grpc_use.end()
+        await asyncio.gather(*self._replaced)
 
     async def stream_call(self, rpc: str, scope: str, stream: str, request: Any, kind: type[_Reply]) -> _Reply:
         """Make an RPC about a stream, for which a bare NOT_FOUND means that the stream doesn't exist."""
@@ -134,6 +138,7 @@ class ControllerCalls:
                     if self._channel is None:
                         grpc_use.begin()
                         try:
+                            self._files_stamp = self.security.files_stamp()
                             self._channel = await open_channel(self.address, self.security, timeout_s)
                         except BaseException:
                             grpc_use.end()
@@ -142,7 +147,8 @@ class ControllerCalls:
                 raise UnavailableError(f"the controller at {self.address} can't be reached") from None
             timeout_s = max(timeout_s - (time.monotonic() - began), 0.001)
         credentials = self.security.credentials
-        metadata = (("authorization", credentials.header()),) if credentials is not None else None
+        header = credentials.header() if credentials is not None else None
+        metadata = (("authorization", header),) if header is not None else None
         call = self._calls.get(rpc)
         if call is None:
             request_kind, reply_kind = OWN_METHODS.get(rpc) or METHODS[rpc]
@@ -159,11 +165,23 @@ class ControllerCalls:
             mapped = _error_of(self.address, error)
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 self._warn_soon(mapped)
+                self._replace_outdated_channel()
             raise mapped from None
         except grpc.aio.UsageError:  # the channel was closed meanwhile
             raise ClosedError("this client was closed") from None
         self._cancel_warning()
         return reply
+
+    def _replace_outdated_channel(self) -> None:
+        """Let the next call open a channel if certificates have changed, since a channel keeps those of its start."""
+        if self._channel is None or self._files_stamp == self.security.files_stamp():
+            return
+        ending = asyncio.create_task(self._channel.close(grace=DEFAULT_TIMEOUT_S), name="close an outdated channel")
+        self._replaced.add(ending)
+        ending.add_done_callback(self._replaced.discard)
+        self._channel = None
+        self._calls.clear()
+        grpc_use.end()
 
 
 def _error_of(address: str, error: grpc.aio.AioRpcError) -> NadiError:

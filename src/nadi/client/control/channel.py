@@ -29,7 +29,8 @@ async def open_channel(
     if not security.tls:
         return grpc.aio.insecure_channel(address, options)
     text = security.certificates()
-    credentials = grpc.ssl_channel_credentials(text.encode() if text is not None else None)
+    own = security.own_certificate() or ()
+    credentials = grpc.ssl_channel_credentials(text.encode() if text is not None else None, *own)
     if not security.validate_host_name:
         name = await _certified_name(address, security, timeout_s)
         options.append(("grpc.ssl_target_name_override", name))
@@ -50,7 +51,10 @@ def unreachable(address: str, details: str) -> str:
         reason = details.rpartition("CERTIFICATE_VERIFY_FAILED")[2].strip("]: ")
         return f"the certificate of {address} can't be verified ({reason}): pass its authority as the trust store"
     if "Socket closed" in details:
-        return f"the server at {address} closed the connection: write tls:// if it uses TLS, and check the port"
+        return (
+            f"the server at {address} closed the connection: write tls:// if it uses TLS, check the port, and pass a "
+            "valid client certificate if it requires one"
+        )
     return f"the controller at {address} can't be reached: {details}"
 
 

@@ -7,6 +7,8 @@ Settings that aren't passed are read from the environment, under the names that 
     pravega_client_auth_username    or, for Basic, these two
     pravega_client_auth_password
     pravega_client_tls_cert_path    PEM file of the certificates to trust, or a folder of such files
+    nadi_client_certificate         PEM file of this client's certificate, if the server requires one
+    nadi_client_key                 and of its private key
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from nadi.access.reloading import FileStamp, Reloaded, stamp_of
 from nadi.client.control.arguments import checked
 from nadi.errors import InvalidArgumentError
 from nadi.naming import check_path
@@ -26,6 +30,7 @@ _TLS_SCHEMES = ("tls", "ssl", "tcps", "pravegas")
 _PLAIN_SCHEMES = ("tcp", "pravega", "nadi")
 _ENVIRONMENT = "pravega_client_auth_"
 _TRUST_VARIABLE = "pravega_client_tls_cert_path"
+_CERTIFICATE_VARIABLE, _KEY_VARIABLE = "nadi_client_certificate", "nadi_client_key"
 
 
 @checked()
@@ -69,7 +74,22 @@ def _sendable(value: str) -> str:
     return value
 
 
-Credentials = Basic | Bearer | EncodedCredentials
+@checked()
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A certificate that the server requires, as PEM files: with its intermediates, and its private key without a
+    password. It names the user unless `login` is given, which is then checked, too."""
+
+    certificate: str
+    key: str
+    login: Basic | Bearer | EncodedCredentials | None = None
+
+    def header(self) -> str | None:
+        """Return the value for each request's `authorization`; None if the certificate suffices."""
+        return None if self.login is None else self.login.header()
+
+
+Credentials = Basic | Bearer | EncodedCredentials | ClientCertificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +101,30 @@ class Security:
     tls: bool = False
     trust_store: str | None = None
     validate_host_name: bool = True
+
+    def files_stamp(self) -> FileStamp:
+        """Return a value that differs once a file was changed."""
+        return stamp_of(self._files)
+
+    @property
+    def _files(self) -> list[Path]:
+        texts = [] if self.trust_store is None else [self.trust_store]
+        if isinstance(self.credentials, ClientCertificate):
+            texts += [self.credentials.certificate, self.credentials.key]
+        return [Path(text) for text in texts]
+
+    def own_certificate(self) -> tuple[bytes, bytes] | None:
+        """Return the client's private key and certificate, in PEM; None if it has none."""
+        if not isinstance(self.credentials, ClientCertificate):
+            return None
+        try:
+            return Path(self.credentials.key).read_bytes(), Path(self.credentials.certificate).read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(f"the client certificate can't be read: {error}") from error
+
+    def contexts(self) -> Callable[[], ssl.SSLContext | None]:
+        """Return a function that returns the context for the next connection, of the present files."""
+        return Reloaded("the client's TLS files", self._files, self.ssl_context).current
 
     def certificates(self) -> str | None:
         """Return the PEM text of the trusted certificates; None for the system's."""
@@ -105,6 +149,14 @@ class Security:
             context = ssl.create_default_context(cadata=self.certificates())
         except ssl.SSLError as error:
             raise InvalidArgumentError(f"the trust store {self.trust_store} can't be used: {error}") from error
+        if isinstance(self.credentials, ClientCertificate):
+            try:
+                context.load_cert_chain(self.credentials.certificate, self.credentials.key)
+            except (OSError, ssl.SSLError) as error:
+                raise InvalidArgumentError(
+                    f"the client certificate {self.credentials.certificate} can't be used with the key "
+                    f"{self.credentials.key}: {error}"
+                ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.validate_host_name
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in gRPC: any trusted certificate ends the chain
@@ -145,10 +197,15 @@ def security_of(
     trusted = os.fspath(trust_store) if trust_store is not None else environment.get(_TRUST_VARIABLE) or None
     if credentials is None:
         credentials = _credentials_in(environment)
+    certificate, key = (environment.get(variable) for variable in (_CERTIFICATE_VARIABLE, _KEY_VARIABLE))
+    if tls and certificate and not isinstance(credentials, ClientCertificate):
+        if not key:
+            raise InvalidArgumentError(f"{_CERTIFICATE_VARIABLE} is set: also set {_KEY_VARIABLE}")
+        credentials = ClientCertificate(certificate, key, credentials)
     return Security(credentials, tls, trusted if tls else None, validate_host_name)
 
 
-def _credentials_in(environment: Mapping[str, str]) -> Credentials | None:
+def _credentials_in(environment: Mapping[str, str]) -> Basic | EncodedCredentials | None:
     settings: dict[str, Any] = {
         name: environment.get(_ENVIRONMENT + name) for name in ("method", "token", "username", "password")
     }

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 import msgspec
 import pyarrow as pa
 
-from nadi.client.control.security import Basic, Bearer, Credentials, EncodedCredentials
+from nadi.client.control.security import Basic, Bearer, ClientCertificate, Credentials, EncodedCredentials
 from nadi.client.reading.damage import OnDamage
 from nadi.client.scan.connection import ConnectionSettings, client_of
 from nadi.client.scan.pieces import ScanRange
@@ -51,9 +51,10 @@ class _SplitValues(msgspec.Struct, forbid_unknown_fields=True):
     schema_id: int | None
 
 
-class _Login(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str
-    parts: tuple[str, ...]
+class _Login(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    kind: str = ""
+    parts: tuple[str, ...] = ()
+    certificate: tuple[str, str] | None = None
 
 
 class _SplitText(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,6 +134,10 @@ def _target_of(values: _SplitValues | None) -> ReadTarget | None:
 def _login_of(credentials: Credentials | None) -> _Login | None:
     if credentials is None:
         return None
+    if isinstance(credentials, ClientCertificate):
+        login = _login_of(credentials.login) or _Login()
+        login.certificate = credentials.certificate, credentials.key
+        return login
     kind = next(name for name, login in _LOGINS.items() if isinstance(credentials, login))
     parts = tuple(getattr(credentials, field.name) for field in fields(credentials))
     if not all(isinstance(part, str) for part in parts):
@@ -145,6 +150,12 @@ def _login_of(credentials: Credentials | None) -> _Login | None:
 def _credentials_of(login: _Login | None) -> Credentials | None:
     if login is None:
         return None
+    if login.certificate is not None:
+        return ClientCertificate(*login.certificate, _sent_credentials(login) if login.kind else None)
+    return _sent_credentials(login)
+
+
+def _sent_credentials(login: _Login) -> Basic | Bearer | EncodedCredentials:
     credentials_type = _LOGINS.get(login.kind)
     if credentials_type is None or len(login.parts) != len(fields(credentials_type)):
         raise ValueError("its credentials are of an unknown kind")

@@ -157,7 +157,10 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             self._receive(command)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lose(UnavailableError(f"the connection to segment store {self.endpoint} was lost"))
+        transport = self._transport if not self._hello.done() else None
+        refused = transport is not None and transport.get_extra_info("ssl_object") is not None
+        hint = " at its start: pass a valid client certificate if it requires one" if refused else ""
+        self.lose(UnavailableError(f"the connection to segment store {self.endpoint} was lost{hint}"))
 
     # --- called by users --------------------------------------------------------------------
 
@@ -317,9 +320,10 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
 
 class Connections:
-    """Connections by store and purpose, opened on demand. closed: the message of ClosedError after `close`."""
+    """Connections by store and purpose, opened on demand. tls: returns the context of the next one. closed: the message
+    of ClosedError after `close`."""
 
-    def __init__(self, timeout_s: float, tls: ssl.SSLContext | None, closed: str) -> None:
+    def __init__(self, timeout_s: float, tls: Callable[[], ssl.SSLContext | None], closed: str) -> None:
         self._timeout_s, self._tls, self._closed = timeout_s, tls, closed
         self._opening: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
         self.is_closed = False
@@ -332,7 +336,7 @@ class Connections:
         if task is None or _is_over(task):
             for ended in [key for key, opened in self._opening.items() if _is_over(opened)]:  # also of removed stores
                 del self._opening[ended]
-            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, self._timeout_s, self._tls, silence_s))
+            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, self._timeout_s, self._tls(), silence_s))
             task.add_done_callback(_retrieve_error)
             self._opening[slot] = task
         try:

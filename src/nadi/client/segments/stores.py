@@ -82,7 +82,7 @@ class SegmentStores:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
         self.key_reports = KeyReports()
-        tls, closed = controller.security.ssl_context(), "this client, or this reader, was closed"
+        tls, closed = controller.security.contexts(), "this client, or this reader, was closed"
         self._connections = Connections(_CONNECT_TIMEOUT_S, tls, closed)
         self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
         self._locating: dict[str, asyncio.Task[tuple[str, int]]] = {}

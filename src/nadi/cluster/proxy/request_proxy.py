@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from nadi.access.fair_shares import Shares
+from nadi.access.reloading import FileStamp
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.container_map import ContainerMap
@@ -58,7 +59,8 @@ class RequestProxy:
 
     def add_to(self, server: grpc.aio.Server) -> Shares:
         """Make `server`, a new one, answer every RPC; return the counter of its calls."""
-        return add_answers(server, self._answer, self.peer_of)
+        gate = None if self._access is None else self._access.gate
+        return add_answers(server, self._answer, self.peer_of, gate)
 
     def rest(self, api: Api) -> RestProxy:
         """Return the proxy that a RestServer of `api` puts around its application, by its `around`."""
@@ -139,6 +141,8 @@ class Forward:
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
         self._channels: dict[grpc.aio.Channel, int] = {}  # with the number of calls under way
+        self._opened_with: dict[grpc.aio.Channel, FileStamp] = {}  # a channel keeps the certificates of its start
+        self._outdated: set[grpc.aio.Channel] = set()  # to close once their calls have ended
         self._opening = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -153,15 +157,22 @@ class Forward:
             return await self._forward_call(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
+            if self._opened_with[channel] != self._security.files_stamp():
+                self._outdated.add(channel)
             raise ForwardedStatus(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
             self._channels[channel] -= 1
             if not any(self._channels.values()):
                 self._idle.set()
+            if channel in self._outdated and not self._channels[channel]:
+                self._outdated.discard(channel)
+                del self._channels[channel], self._opened_with[channel]
+                await channel.close()
 
     async def _forward_call(self, call: RpcCall, channel: grpc.aio.Channel) -> bytes | None:
-        credentials = {key: value for key, value in call.invocation_metadata() or () if key == "authorization"}
-        metadata = (*credentials.items(), (FORWARDED, self._key.proof(call.peer())))
+        authorization = call.authorization()
+        credentials = () if authorization is None else (("authorization", authorization),)
+        metadata = (*credentials, (FORWARDED, self._key.proof(call.peer())))
         request, call.raw = call.raw, b""
         if call.rpc not in WATCHES:
             pending = channel.unary_unary(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
@@ -178,12 +189,13 @@ class Forward:
     async def _free_channel(self) -> grpc.aio.Channel:
         async with self._opening:
             for channel, calls in self._channels.items():
-                if calls < RPC_STREAMS_MAX:
+                if calls < RPC_STREAMS_MAX and channel not in self._outdated:
                     return channel
             if len(self._channels) == FORWARD_CHANNELS:
                 raise UnavailableError("too many calls are being forwarded to the active controller: try again later")
+            stamp = self._security.files_stamp()
             channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
-            self._channels[channel] = 0
+            self._channels[channel], self._opened_with[channel] = 0, stamp
             return channel
 
     async def close(self) -> None:

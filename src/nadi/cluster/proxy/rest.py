@@ -36,7 +36,7 @@ class RestProxy:
 
     def __init__(self, api: Api, active: Active, key: ClusterKey, security: Security) -> None:
         self._api, self._active, self._key = api, active, key
-        self._tls, self._places = security.ssl_context(), FairQueue(limits.FORWARD_REST_AT_ONCE)
+        self._tls, self._places = security.contexts(), FairQueue(limits.FORWARD_REST_AT_ONCE)
 
     def changed(self) -> None:
         self._api.controller = self._active.here
@@ -118,7 +118,7 @@ class RestProxy:
         request = h11.Request(method=scope["method"], target=target, headers=headers)
         async with self._places.of(client[0], limit_s=limits.RPC_MEMORY_TIMEOUT_S):
             try:
-                async with _connected(address, self._tls) as (reader, writer):
+                async with _connected(address, self._tls()) as (reader, writer):
                     parser = h11.Connection(h11.CLIENT)
                     for event in (request, h11.Data(body), h11.EndOfMessage()):
                         writer.write(parser.send(event) or b"")

@@ -47,7 +47,7 @@ class SegmentRouter:
 
     store: of this process. address: its "host:port", as returned by `owner_of` and `stores`. owner_of: returns the
     address of the store that has a segment's container; "" if unknown. stores: returns the addresses of all stores that
-    have containers. tls: for connections to other stores.
+    have containers. tls: returns the context of the next connection to another store.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SegmentRouter:
         address: str,
         owner_of: Callable[[str], str],
         stores: Callable[[], Collection[str]],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._store, self._address = store, address
         self._owner_of, self._stores = owner_of, stores

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
@@ -21,6 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from nadi import limits
+from nadi.access.authentication import Gate
 from nadi.access.fair_shares import FairQueue, LoopTurns, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
@@ -159,13 +161,20 @@ def _is_fault(record: logging.LogRecord) -> bool:
 class RpcCall:
     """A call whose request was received, with its context. `raw`: the request's bytes, until `parsed`."""
 
-    __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
+    __slots__ = ("_context", "_gate", "_peer", "_turns", "_working", "raw", "rpc")
 
     def __init__(
-        self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: AsyncExitStack
+        self,
+        rpc: str,
+        raw: bytes,
+        context: Any,
+        peer: str,
+        turns: LoopTurns,
+        working: AsyncExitStack,
+        gate: Gate | None,
     ) -> None:
         self.rpc, self.raw = rpc, raw
-        self._context, self._peer = context, peer
+        self._context, self._peer, self._gate = context, peer, gate
         self._turns, self._working = turns, working
 
     def peer(self) -> str:
@@ -173,6 +182,15 @@ class RpcCall:
 
     def invocation_metadata(self) -> Any:
         return self._context.invocation_metadata()
+
+    def authorization(self) -> str | None:
+        """Return the call's credentials: those sent with it, or else what stands for the client's certificate.
+        NotAuthenticatedError: the certificate isn't a user's."""
+        sent = next((str(value) for key, value in self.invocation_metadata() or () if key == "authorization"), None)
+        if sent is not None or self._gate is None or not self._gate.needs_certificate:
+            return sent
+        (certificate,) = self._context.auth_context()["x509_pem_cert"]
+        return self._gate.authorization_of(ssl.PEM_cert_to_DER_cert(certificate.decode()), self._peer)
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the caller's deadline; None if there is none."""
@@ -263,15 +281,19 @@ class Answers:
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
     """Let `server` answer the RPCs of all services with `controller`; with `access`, only for permitted callers. Return
     the shares that count its calls."""
-    return add_answers(server, Answers(Service(controller), access).answer)
+    gate = None if access is None else access.gate
+    return add_answers(server, Answers(Service(controller), access).answer, gate=gate)
 
 
 def add_answers(
-    server: grpc.aio.Server, answer: Answer, peer_of: Callable[[Any], str] = lambda context: str(context.peer())
+    server: grpc.aio.Server,
+    answer: Answer,
+    peer_of: Callable[[Any], str] = lambda context: str(context.peer()),
+    gate: Gate | None = None,
 ) -> Shares:
     """Let `server` answer the RPCs of all services with `answer`; return the shares that count its calls. peer_of:
-    returns the caller's address from a call's context."""
-    calls = _RpcCalls(answer, peer_of)
+    returns the caller's address from a call's context. gate: knows the users of client certificates."""
+    calls = _RpcCalls(answer, peer_of, gate)
 
     def serialized(reply: Any) -> bytes:
         return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
@@ -291,8 +313,8 @@ class _RpcCalls:
     """The calls of one server, and the memory for their requests while received and processed. gRPC delivers nothing of
     a request until asked, and doesn't report its size: until then it stays in the network."""
 
-    def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
-        self._answer, self._peer_of = answer, peer_of
+    def __init__(self, answer: Answer, peer_of: Callable[[Any], str], gate: Gate | None) -> None:
+        self._answer, self._peer_of, self._gate = answer, peer_of, gate
         self.shares, self._turns = Shares(limits.RPC_AT_ONCE), LoopTurns(limits.RPC_STARTS_A_TURN)
         self._receiving = FairQueue(limits.RPC_RECEIVING_BYTES // limits.RPC_MESSAGE_MAX_BYTES)
         self._work_bytes = FairQueue(limits.RPC_WORK_BYTES)
@@ -307,7 +329,7 @@ class _RpcCalls:
         try:
             async with AsyncExitStack() as receiving, AsyncExitStack() as processing:
                 await receiving.enter_async_context(self._receiving.of(address, limit_s=limit_s))
-                call = RpcCall(rpc, await _received(requests), context, peer, self._turns, processing)
+                call = RpcCall(rpc, await _received(requests), context, peer, self._turns, processing, self._gate)
                 if len(call.raw) > limits.RPC_SMALL_BYTES:
                     size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
                     await processing.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))

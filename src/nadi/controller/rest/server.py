@@ -34,7 +34,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from nadi import limits
+from nadi.access.authentication import Gate
 from nadi.access.listener import AcceptedConnection, Listener, available_files, uri_of
+from nadi.access.tls import ServerTls
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import (
@@ -51,6 +53,7 @@ from nadi.controller.rest.endpoint import (
     refused,
     reply,
 )
+from nadi.errors import NotAuthenticatedError
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.send_backlog import SendBacklog
@@ -188,10 +191,11 @@ STOP_GRACE_S = 1
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
-def _guarded(app: ASGIApp) -> ASGIApp:
-    """Wrap `app` with request filters. Connections above the limit may only ask for health. State-changing requests
-    that another site's page sends are refused, since browsers send them unasked, with stored passwords, to servers that
-    only they can reach. Requests cut off by a stop of the server get a response."""
+def _guarded(app: ASGIApp, gate: Gate | None) -> ASGIApp:
+    """Wrap `app` with request filters. Connections above the limit, and without a required client certificate, may only
+    ask for health. State-changing requests that another site's page sends are refused, since browsers send them
+    unasked, with stored passwords, to servers that only they can reach. Requests cut off by a stop of the server get a
+    response."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         is_answered = False
@@ -208,7 +212,11 @@ def _guarded(app: ASGIApp) -> ASGIApp:
             answer = refusal(403, "pages of other sites may not write here: send the request from a program")
         else:
             try:
+                if gate is not None and gate.needs_certificate:
+                    _use_certificate(scope, gate, is_required=not is_health)
                 return await app(scope, receive, sending)
+            except NotAuthenticatedError as error:
+                answer = refusal(401, str(error))
             except asyncio.CancelledError:
                 if is_answered:
                     return None
@@ -216,6 +224,18 @@ def _guarded(app: ASGIApp) -> ASGIApp:
         return await answer(scope, receive, send)
 
     return serve
+
+
+def _use_certificate(scope: Scope, gate: Gate, *, is_required: bool) -> None:
+    """Authorize a request without credentials as the user of its client certificate. NotAuthenticatedError: it
+    lacks a required one, or the certificate isn't a user's."""
+    certificate = scope["state"]["certificate"]
+    if certificate is None and is_required:
+        raise NotAuthenticatedError("this server requires a client certificate: docs/security.md says how to set it")
+    if certificate is not None and "authorization" not in Headers(scope=scope):
+        host, port = scope.get("client") or ("", 0)
+        value = gate.authorization_of(certificate, f"{host}:{port}")
+        scope["headers"] = [*scope["headers"], (b"authorization", value.encode())]
 
 
 def _is_foreign(headers: Headers) -> bool:
@@ -256,7 +276,7 @@ class RestProtocol(H11Protocol):
     `resume_reading` and `pause_reading`."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, accepted: AcceptedConnection, api: Api) -> None:
-        super().__init__(config, state, {"is_extra": accepted.is_extra})
+        super().__init__(config, state, {"is_extra": accepted.is_extra, "certificate": None})
         self.logger = _of_uvicorn
         self._accepted, self._turns, self._pool = accepted, api.turns, api.budget.receiving
         self._received = bytearray()  # not parsed yet
@@ -267,7 +287,9 @@ class RestProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
+        sealed: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if sealed is not None:  # TLS reads 256 KiB ahead of us otherwise
+            self.app_state["certificate"] = sealed.getpeercert(binary_form=True)
             cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
         self.flow = FlowControl(cast("asyncio.Transport", self))
         self._account = self._pool.account()
@@ -386,12 +408,12 @@ class RestServer:
     application."""
 
     def __init__(
-        self, api: Api, tls: ssl.SSLContext | None = None, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+        self, api: Api, tls: ServerTls | None = None, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
     ) -> None:
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._config = uvicorn.Config(
-            _guarded(around(rest_app(api))),
+            _guarded(around(rest_app(api)), api.gate),
             http="h11",
             ws="none",
             lifespan="off",
@@ -417,7 +439,7 @@ class RestServer:
 
     def start(self, sockets: list[socket.socket]) -> None:
         """Serve connections to sockets of `bound_sockets`, with REST_SOCKET_BYTES."""
-        self.listener.listen(sockets, self._tls)
+        self.listener.listen(sockets, None if self._tls is None else self._tls.asking_context)
         self._task = asyncio.create_task(self._uvicorn.main_loop(), name="rest")
         self.uri = uri_of(sockets, "http" if self._tls is None else "https")
 

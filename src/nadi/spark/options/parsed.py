@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
-from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
+from nadi.client.control.security import Basic, Bearer, ClientCertificate, Credentials, split_uri
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
 from nadi.client.scan.connection import ConnectionSettings
@@ -103,11 +103,14 @@ class SparkOptions(dict[str, str]):
     def connection(self) -> ConnectionSettings:
         uri = self.get("controller", DEFAULT_URI)
         split_uri(uri)  # raises if it isn't valid
-        credentials: Credentials | None = None
+        login: Basic | Bearer | None = None
         if "auth_user" in self:
-            credentials = Basic(self["auth_user"], self["auth_password"])
+            login = Basic(self["auth_user"], self["auth_password"])
         elif "auth_token" in self:
-            credentials = Bearer(self["auth_token"])
+            login = Bearer(self["auth_token"])
+        credentials: Credentials | None = login
+        if "auth_certificate" in self:
+            credentials = ClientCertificate(self["auth_certificate"], self["auth_key"], login)
         return ConnectionSettings(uri, credentials, self.get("trust_store"), self.flag("validate_host_name"))
 
     def value(self) -> ValueOptions | None:

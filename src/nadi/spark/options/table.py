@@ -69,6 +69,10 @@ OPTIONS: tuple[SparkOption, ...] = (
     SparkOption("auth_user", _ALL, "the user to log in as, with `auth_password`", "from the environment"),
     SparkOption("auth_password", _ALL, "the password of `auth_user`", "from the environment"),
     SparkOption("auth_token", _ALL, "a bearer token, instead of user and password", "from the environment"),
+    SparkOption(
+        "auth_certificate", _ALL, "PEM file of the client's certificate, with `auth_key`", "from the environment"
+    ),
+    SparkOption("auth_key", _ALL, "PEM file of the private key of `auth_certificate`", "from the environment"),
     SparkOption("trust_store", _ALL, "PEM file of trusted certificates for a `tls://` address", "the system's"),
     SparkOption("validate_host_name", _ALL, "whether the certificate must match the host name", "true"),
     # range and contents of a read
@@ -269,6 +273,8 @@ EXCLUDED = {  # the options that can't be combined with an option
     "default_retention_duration_milliseconds": ("default_retention_size_bytes",),
 }
 NEEDED = {  # the option required by an option
+    "auth_certificate": "auth_key",
+    "auth_key": "auth_certificate",
     "auth_user": "auth_password",
     "auth_password": "auth_user",
     "startAt": "groupId",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
     *(SOURCE, LAKE, COLUMNS, "controller", "scope", "stream", "end", "end_stream_cut", "endingtimestamp"),
-    *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
+    *("auth_user", "auth_password", "auth_token", "auth_certificate", "auth_key", "trust_store", "validate_host_name"),
     *("max_partitions", "min_partition_bytes"),
 }
 
