@@ -68,6 +68,8 @@ async def plan_of_folder(folder: Path) -> Plan:
     check_not_moved(folder, store)
     with open_read_only(folder, REAL) as chunks:
         try:
+            if store.is_encrypted:
+                await chunks.unlock()
             return await _plan(chunks, await read_all(await chunks.records(), store.containers), ())
         finally:
             await chunks.close()
@@ -85,7 +87,7 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
     for record in records:
         check_record(record)
     with (
-        tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch,
+        tempfile.TemporaryDirectory(prefix="nadi-migrate-", dir=chunks.sealing.scratch) as scratch,
         await States.fetch(chunks, records, Path(scratch)) as states,
     ):
 

@@ -59,7 +59,10 @@ async def open_shared_store(url: str, options: dict[str, str], runtime: Runtime 
     try:
         cluster = await find_cluster(engine, runtime)
         pace = GCS_PACE if url.startswith("gs:") else MembershipPace()
-        yield SharedStore(cluster, engine, registry, ChunkStore.from_url(url, **options), runtime, pace)
+        chunks = ChunkStore.from_url(url, **options)
+        if cluster.is_encrypted:
+            await chunks.unlock()
+        yield SharedStore(cluster, engine, registry, chunks, runtime, pace)
     finally:
         await engine.close()
 
