@@ -7,10 +7,12 @@ import struct
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nadi.client.streamtables.latest_rows import Spill
 from nadi.encryption import sealing
 from nadi.encryption.sealing import BLOCK_BYTES, PLAIN, DataKeys, SealBrokenError, Sealing, block_context
 from nadi.errors import EncryptionKeyError
@@ -131,3 +133,14 @@ def test_ephemeral_files_are_in_memory_and_leave_with_their_process(monkeypatch:
     DataKeys({1: KEY})
     assert not left_over.exists()
     assert keys.scratch.is_dir(), "its process is alive"
+
+
+def test_a_process_with_a_master_key_spills_tables_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def places() -> set[str]:
+        with Spill(pa.schema([("key", pa.string())]), ["key"], 0) as spill:
+            return {os.readlink(f"/proc/self/fd/{file.fileno()}").split("/")[1] for file in spill._files}
+
+    monkeypatch.delenv("NADI_ENCRYPTION_KEY", raising=False)
+    assert places() == {"tmp"}
+    monkeypatch.setenv("NADI_ENCRYPTION_KEY", "file:/etc/nadi/master.key")
+    assert places() == {"dev"}

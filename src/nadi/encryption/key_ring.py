@@ -12,8 +12,8 @@ import os
 
 import msgspec
 
-from nadi.encryption.master_keys import MasterKey
-from nadi.encryption.sealing import KEY_BYTES
+from nadi.encryption.master_keys import MasterKey, master_key
+from nadi.encryption.sealing import KEY_BYTES, PLAIN, DataKeys, Sealing
 from nadi.errors import ConflictError, EncryptionKeyError
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.object_log.engine import Registry, VersionedValue
@@ -94,6 +94,15 @@ class KeyRing:
         if await was_set_patiently(self._registry, NAME, value, version, self._runtime) is None:
             raise ConflictError("another process changed the data keys meanwhile: try again")
         await self._registry.put(COPY, value)
+
+
+async def unlocked(registry: Registry, runtime: Runtime, where: str) -> Sealing:
+    """Return the sealing of a store at that URL, which is encrypted if it has data keys. Raises as `master_key`, and
+    `KeyRing.unwrapped`."""
+    ring = KeyRing(registry, runtime)
+    if not await ring.listed():
+        return PLAIN
+    return DataKeys(await ring.unwrapped(await runtime.in_thread(master_key, None, where)))
 
 
 def _context(key: int) -> str:

@@ -17,10 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from nadi.encryption.sealing import KEY_BYTES, cipher
+from nadi.encryption.sealing import KEY_BYTES, VARIABLE, cipher
 from nadi.errors import EncryptionKeyError, InvalidArgumentError
 
-VARIABLE = "NADI_ENCRYPTION_KEY"  # the source of the master key, for all commands
 _NONCE_BYTES = 12
 
 
@@ -47,6 +46,18 @@ def open_master_key(source: str) -> MasterKey:
             f"{source[:40]!r} isn't a source of a master key: use {', '.join(f'{name}:…' for name in _SOURCES)}"
         )
     return _SOURCES[scheme](place)
+
+
+def master_key(source: str | None, where: str) -> MasterKey:
+    """`open_master_key` for the store at that URL. source: None: an environment variable names it. EncryptionKeyError:
+    it isn't named, or as `open_master_key`."""
+    source = source or os.environ.get(VARIABLE)
+    if not source:
+        raise EncryptionKeyError(
+            f"{where} is encrypted: name the source of its master key, such as file:/etc/nadi/master.key, with "
+            f"--encryption-key or the environment variable {VARIABLE}"
+        )
+    return open_master_key(source)
 
 
 def new_key() -> str:

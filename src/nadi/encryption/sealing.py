@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nadi.errors import EncryptionKeyError, InvalidArgumentError
 from nadi.limits import MIB
-from nadi.wire.fields import Buffer
+from nadi.wire.fields import Buffer as Buffer
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+VARIABLE = "NADI_ENCRYPTION_KEY"  # the source of the master key, for all commands
 KEY_BYTES = 32
 BLOCK_BYTES = MIB  # of an object that is read in parts; stored objects depend on this: never change it
 _HEADER = struct.Struct("<I16sQ")
@@ -69,6 +70,12 @@ class Sealing:
         """Return concatenated parts, sealed in blocks of `BLOCK_BYTES`, each with its number in the context."""
         return parts
 
+    def open_parts(self, stored: Buffer, context: bytes) -> bytes:
+        """Return the bytes that `seal_parts` has sealed. Raises as `open`."""
+        view, size = memoryview(stored), BLOCK_BYTES + self.overhead
+        blocks = (view[at : at + size] for at in range(0, len(view), size))
+        return b"".join(self.open(block, block_context(context, number)) for number, block in enumerate(blocks))
+
     def stored_bytes(self, length: int) -> int:
         """Return the size of `length` bytes sealed by `seal_parts`.
 
@@ -98,7 +105,7 @@ class DataKeys(Sealing):
 
     def __init__(self, keys: Mapping[int, bytes]) -> None:
         self._aead, self._broken = cipher()
-        self.scratch = _memory_folder()
+        self.scratch = memory_folder()
         self._cipher_of = lru_cache(_SESSIONS)(self._derived)
         self.use(keys)
 
@@ -190,7 +197,12 @@ def cipher() -> tuple[type[AESGCM], type[Exception]]:
 _own: tuple[int, Path, int] | None = None  # this process, its folder in memory, and its lock
 
 
-def _memory_folder() -> Path:
+def scratch() -> Path | None:
+    """Return the folder for this process's temporary files: in memory if it has a master key; None: the system's."""
+    return memory_folder() if os.environ.get(VARIABLE) else None
+
+
+def memory_folder() -> Path:
     """Return this process's folder in memory, which others delete once it has ended. EncryptionKeyError: a file
     system in memory is missing."""
     global _own

@@ -22,7 +22,7 @@ from crc32c import crc32c
 from obstore.store import LocalStore
 
 from nadi.encryption.key_ring import KeyRing
-from nadi.encryption.master_keys import VARIABLE, open_master_key
+from nadi.encryption.master_keys import master_key
 from nadi.encryption.sealing import PLAIN, DataKeys, SealBrokenError, Sealing, block_context
 from nadi.errors import ConflictError, EncryptionKeyError, NotFoundError, StorageFullError, UnavailableError
 from nadi.limits import KIB
@@ -141,7 +141,7 @@ class ChunkStore:
         self._chunk_place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, Registry] | None = None
-        self._master = ""  # source of the master key, once unlocked
+        self._master: str | None = None  # source of the master key, if `unlock` got it
         self._keys_at = 0.0  # time of the last look for a new data key
 
     @classmethod
@@ -225,13 +225,8 @@ class ChunkStore:
         serves: repair the stored keys if one of their two copies is damaged. creates: create the first data key if
         there is none. EncryptionKeyError: the keys are missing or wrong. UnavailableError: the store, or the key's
         service, doesn't answer."""
-        self._master = source or os.environ.get(VARIABLE, "")
-        if not self._master:
-            raise EncryptionKeyError(
-                f"{self.url} is encrypted: name the source of its master key, such as file:/etc/nadi/master.key, with "
-                f"--encryption-key or the environment variable {VARIABLE}"
-            )
-        master = await self.runtime.in_thread(open_master_key, self._master)
+        self._master = source
+        master = await self.runtime.in_thread(master_key, source, self.url)
         ring = KeyRing(await self._registry(), self.runtime)
         if creates and not await ring.listed() and not await self.listed("snapshots"):
             with contextlib.suppress(ConflictError):  # another server has just created it
@@ -249,7 +244,7 @@ class ChunkStore:
             return
         ring = KeyRing(await self._registry(), self.runtime)
         if len(await ring.listed()) > self.sealing.count:
-            master = await self.runtime.in_thread(open_master_key, self._master)
+            master = await self.runtime.in_thread(master_key, self._master, self.url)
             self.sealing.use(await ring.unwrapped(master, heals=True))
         self._keys_at = now
 
