@@ -2,6 +2,7 @@
 
     file:/etc/nadi/master.key     a key in each line, the newest first, as `nadi key create` writes them
     env:NADI_MASTER_KEY           the same, in an environment variable
+    aws-kms:ARN, vault:NAME, …    see `services`
 
 A local key is 32 bytes in base64. Earlier keys stay below the newest one until `nadi key rotate` has wrapped every
 store's data keys with it. A service wraps and unwraps there; its key never leaves it.
@@ -17,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from nadi.encryption import services
 from nadi.encryption.sealing import KEY_BYTES, VARIABLE, cipher
 from nadi.errors import EncryptionKeyError, InvalidArgumentError
 
@@ -125,4 +127,11 @@ def _from_variable(place: str) -> MasterKey:
     return LocalKeys(os.environ[place], f"${place}")
 
 
-_SOURCES: dict[str, Callable[[str], MasterKey]] = {"file": _from_file, "env": _from_variable}
+_SOURCES: dict[str, Callable[[str], MasterKey]] = {
+    "file": _from_file,
+    "env": _from_variable,
+    "aws-kms": services.aws_kms,
+    "gcp-kms": services.gcp_kms,
+    "azure-key-vault": services.azure_key_vault,
+    "vault": services.vault,
+}

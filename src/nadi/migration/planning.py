@@ -78,7 +78,7 @@ async def plan_of_folder(folder: Path) -> Plan:
 async def plan_of_cluster(url: str, options: dict[str, str]) -> Plan:
     """Plan for a cluster's store. StoreError: it has no cluster, or was moved before. UnavailableError: it can't be
     read."""
-    async with open_shared_store(url, options) as shared:
+    async with open_shared_store(url, options, unlocks=True) as shared:
         records = await read_records(shared)
         return await _plan(shared.chunks, records, tuple(await live_servers(shared)))
 

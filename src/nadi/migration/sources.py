@@ -231,7 +231,9 @@ class ClusterStore(MigrationSource):
         self._hold: WriteFreeze | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._shared: SharedStore = await stack.enter_async_context(open_shared_store(self.url, self._options))
+        self._shared: SharedStore = await stack.enter_async_context(
+            open_shared_store(self.url, self._options, unlocks=True)
+        )
         cluster = self._shared.cluster
         if cluster.log is not None:
             raise InvalidArgumentError(

@@ -55,6 +55,7 @@ class MigrationTarget:
             self._turn = await stack.enter_async_context(MigrationLock(registry, self.url))
             self._records = ContainerRecords(registry, REAL, is_alone=self._is_alone)
             self.chunks = ChunkStore.from_url(self._store_url, **self._options)
+            stack.push_async_callback(self.chunks.close)
             self._stack = stack.pop_all()
         return self
 
