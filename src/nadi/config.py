@@ -146,7 +146,8 @@ class ServerSecurity:
     tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_client_*: see nadi.access.tls.
     tls_ca: PEM file of the certificates that servers of a cluster trust; None means the system's. users_file: see
     nadi.access.users. bearer_*: see nadi.access.bearer. signing_key_file: key of delegation tokens; None means a key
-    in the data folder. insecure_public: give all rights to every client that can reach a public address. Without this
+    in the data folder. encryption_key: names the place of the master key; None: what a new folder or cluster stores
+    isn't encrypted. insecure_public: give all rights to every client that can reach a public address. Without this
     and without authentication, a server listens on loopback only.
     """
 
@@ -195,6 +196,14 @@ class ServerSecurity:
         panel=_SECURITY,
         least=1,
         needs=("users_file", "bearer_keys"),
+    )
+    encryption_key: str | None = _option(
+        None,
+        "Source of the master key that encrypts a new folder or cluster, and opens an encrypted one: file:PATH or "
+        "env:NAME (docs/encryption.md).",
+        variable="NADI_ENCRYPTION_KEY",
+        default_text="none",
+        panel=_SECURITY,
     )
     insecure_public: bool = _option(False, "Allow a public address without authentication.", panel=_SECURITY)
     tls_ca: _PathText | None = _option(

@@ -53,6 +53,7 @@ Each leaf's message says what failed, why and what to do; its attributes carry t
     │       └── FencedError         another server owns the container now: this one releases it
     ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
     ├── StoreError                  the object store is unusable: the message says what to change
+    ├── EncryptionKeyError          the keys of an encrypted store are missing or wrong: nothing was read or changed
     └── DataFolderError             the data folder is unusable
         ├── DataFolderLockedError   another server is using it
         ├── DataFolderTakeoverError another server opened it while this one was running
@@ -377,6 +378,10 @@ class ProtocolError(NadiError):
 
 class StoreError(NadiError):
     """The object store lacks conditional writes, belongs to another cluster, or refuses a request."""
+
+
+class EncryptionKeyError(NadiError):
+    """A store's data can't be opened, or sealed, with this master key; nothing was changed."""
 
 
 class DataFolderError(NadiError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from bench import amplification, busy, long, mixed, settle, steady, transactions
+from bench import amplification, busy, encryption, long, mixed, settle, steady, transactions
 from bench.cluster import moves
 from bench.java.client import JavaMissingError, command
 from bench.java.spread import PROGRAM, spread_java, warmed
@@ -73,6 +73,14 @@ def test_long_reports_each_minute_and_a_verdict(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in lines] == ["minute 1", "minute 2", "verdict"]
     assert figures_by_name["files of the log at the end"] > 5
     assert figures_by_name["p99 of the last third of minutes, of the first third's"] > 0
+
+
+@pytest.mark.slow
+def test_encryption_is_compared_with_plain_stores(tmp_path: Path) -> None:
+    figures_by_name = values(encryption.encryption(tmp_path, 2_000, rounds=1))
+    for what in ("read 1 KB", "write 1 KB"):
+        part = figures_by_name[f"{what}, encrypted"] / figures_by_name[f"{what}, plain"]
+        assert figures_by_name[f"{what}: encrypted, of plain"] == part
 
 
 def minute(p99_ms: float, memory_mb: float) -> long.Minute:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nadi.encryption.master_keys import new_key
 from nadi.model.framing import frame_events
 from nadi.naming import LOAD_SEGMENT
 from nadi.segmentstore.store import SegmentStore
@@ -29,6 +30,15 @@ ABSENT = "scope/none/0.#epoch.0"
 @asynccontextmanager
 async def inner(folder: Path) -> AsyncIterator[Exchange]:
     store = SegmentStore(folder, 1)
+    await store.start()
+    yield store.exchange
+    await store.close()
+
+
+@asynccontextmanager
+async def encrypted(folder: Path) -> AsyncIterator[Exchange]:
+    (folder / "master.key").write_text(new_key())
+    store = SegmentStore(folder / "data", 1, encryption=f"file:{folder / 'master.key'}")
     await store.start()
     yield store.exchange
     await store.close()
@@ -58,6 +68,7 @@ async def memory_socket(folder: Path) -> AsyncIterator[Exchange]:
 
 STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[Exchange]]] = {
     "inner": inner,
+    "encrypted": encrypted,
     "socket": socket,
     "memory": memory,
     "memory-socket": memory_socket,

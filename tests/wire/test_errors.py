@@ -61,7 +61,7 @@ NEVER: list[type[e.NadiError]] = [
     # the connection ends without a word
     e.UnavailableError, e.ClosedError, e.ProtocolError, e.FencedError,
     # a server's, when it starts
-    e.StoreError,
+    e.StoreError, e.EncryptionKeyError,
 ]  # fmt: skip
 OF_SERVER = [  # the server only closes the connection
     e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakeoverError, e.DataFolderVersionError, e.CorruptLogError,

@@ -1,7 +1,7 @@
 """The `nadi` command.
 
-`up`, `check`, `repair`, `migrate`, `passwd` and `tier2` work on data folders, cluster stores and users files; all other
-commands are clients of a running server.
+`up`, `check`, `repair`, `migrate`, `passwd`, `key` and `tier2` work on data folders, cluster stores, and files of users
+and keys; all other commands are clients of a running server.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ _COMMANDS = {
     "repair": ("admin.repair.repair", "Repair a damaged data folder."),
     "migrate": ("admin.migrate.migrate", "Move all data to a new data folder or cluster store."),
     "passwd": ("admin.passwd.passwd", "Add, change or remove a user in a users file."),
+    "key": ("admin.keys.key_app", "Manage the keys of encrypted stores."),
     "scrub": ("scrub.scrub", "Make the server verify all stored data."),
     "doctor": ("doctor.doctor", "Diagnose this machine, the disk and the server."),
     "write": ("events.write.write", "Write events from standard input or files."),

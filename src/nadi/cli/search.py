@@ -121,9 +121,12 @@ def create_index(
     form_of: Annotated[Literal["json", "text"], FormatHelp] = "json",
     start: Annotated[str, typer.Option("--from", help=f"Start: {_POSITION}.")] = "head",
     dead_letters: DeadLetters = None,
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt the shards (docs/encryption.md).")] = False,
 ) -> None:
     """Create a search index for a stream. `nadi search run` fills it."""
-    _indexes(manager, scope).create(stream, fields, where=index, format=form_of, start=start, dead_letters=dead_letters)
+    _indexes(manager, scope).create(
+        stream, fields, where=index, format=form_of, start=start, dead_letters=dead_letters, encrypt=encrypt
+    )
     say(f"created search index {scope}/{stream}: fill it with `{_run(scope, stream)}`")
 
 

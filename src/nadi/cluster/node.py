@@ -34,10 +34,10 @@ from nadi.controller.controller import Controller
 from nadi.controller.retention.rounds import IndexTimes
 from nadi.controller.scaling.decisions import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
-from nadi.errors import NadiError, RequestTimeoutError
+from nadi.errors import InvalidArgumentError, NadiError, RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_PORT_S
 from nadi.object_log.engine import LogEngine, Registry
-from nadi.object_log.identity import OwnLog, open_cluster, refuse_strangers, signing_key
+from nadi.object_log.identity import OwnLog, open_cluster, read_cluster, refuse_strangers, signing_key
 from nadi.object_log.outcomes import patiently
 from nadi.object_log.store_probe import prove
 from nadi.observe.health import Component, HealthStatus, leaf
@@ -68,6 +68,7 @@ class NodeSettings:
     containers: number for a new cluster; None: see `open_cluster`. open_log: opens a log outside the store. gate: for
     callers; with it, tokens are valid for `token_lifetime_s`. security: for connections to other servers. channels: see
     `RequestProxy`. interval_s: see `ChainLog`. pace: of the whole cluster. version: of nadi, for people.
+    encryption: source of the master key, see `ChunkStore.unlock`; a new cluster is encrypted unless it is None.
     """
 
     containers: int | None = None
@@ -80,6 +81,7 @@ class NodeSettings:
     pace: MembershipPace = field(default_factory=MembershipPace)
     scaling: Profile = DEFAULT_PROFILE
     version: str = ""
+    encryption: str | None = None
 
 
 class ServerAddresses(NamedTuple):
@@ -111,7 +113,18 @@ class ClusterNode:
         own_log = await settings.open_log() if settings.open_log is not None else None
         self._own_log = own_log.engine if own_log is not None else None
         self._log = CountedEngine(own_log.engine if own_log is not None else engine, runtime)
-        self.cluster = await open_cluster(engine, settings.containers, runtime, own_log)
+        encrypts = settings.encryption is not None
+        owner = await patiently("read its owner", partial(read_cluster, engine), runtime) if encrypts else None
+        if encrypts and owner is None:
+            await chunks.unlock(settings.encryption, creates=True)  # the keys come first
+        self.cluster = await open_cluster(engine, settings.containers, runtime, own_log, encrypted=encrypts)
+        if self.cluster.is_encrypted:
+            await chunks.unlock(settings.encryption, serves=True)
+        elif encrypts:
+            raise InvalidArgumentError(
+                "the cluster in this store was created without encryption: leave out --encryption-key, or move its "
+                "data to a new store with `nadi migrate OLD NEW --encrypt`"
+            )
         key = ClusterKey(await signing_key(engine, runtime))
         self._tokens = key.token_key(settings.token_lifetime_s) if settings.gate is not None else None
         self._records = ContainerRecords(registry, runtime)

@@ -128,7 +128,9 @@ class Copier:
             number = self._division.number(piece.source, described.segment_id)
             described = replace(described, container=piece.target, segment_id=number, checksums=checksums)
         self._target.check_free_space(piece.length)
-        await self._target.replace(piece.new, [data, described.encode(piece.new)])
+        sealing = self._target.sealing
+        blocks = await self._target.runtime.in_thread(sealing.seal_parts, [data], piece.new.encode())
+        await self._target.replace(piece.new, [*blocks, described.encode(piece.new, sealing)])
         self._names.add(piece.new)
         self.stored_bytes += piece.length
         if self._verifies and not await self._is_intact(piece, checksums):
@@ -205,6 +207,11 @@ class Migration:
         self._report.is_moved = True
         return self._report
 
+    @property
+    def _scratch(self) -> Path | None:
+        source, target = self._source.chunks.sealing, self._target.chunks.sealing
+        return source.scratch or target.scratch
+
     async def _finish(self, migration: str) -> None:
         if await self._source.migrated_by() != migration:
             raise ConflictError(f"moving {self._source.url} was undone meanwhile; nothing was moved: run this again")
@@ -230,7 +237,7 @@ class Migration:
     @asynccontextmanager
     async def _newest(self) -> AsyncIterator[States]:
         """Yield the newest states that can be fetched; a server may replace a snapshot while it is read."""
-        with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="nadi-migrate-", dir=self._scratch) as scratch:
             for tries_left in reversed(range(limits.MIGRATION_TRIES)):
                 folder = Path(tempfile.mkdtemp(dir=scratch))
                 try:
@@ -248,7 +255,7 @@ class Migration:
         began = REAL.monotonic()
         self._progress.begin("holding the writers" if source.is_served else "reading the source", 0)
         settled = await source.settle()
-        with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="nadi-migrate-", dir=self._scratch) as scratch:
             (Path(scratch) / "from").mkdir()
             try:
                 fetched = await States.fetch(source.chunks, settled, Path(scratch) / "from")

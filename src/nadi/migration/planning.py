@@ -68,6 +68,8 @@ async def plan_of_folder(folder: Path) -> Plan:
     check_not_moved(folder, store)
     with open_read_only(folder, REAL) as chunks:
         try:
+            if store.is_encrypted:
+                await chunks.unlock()
             return await _plan(chunks, await read_all(await chunks.records(), store.containers), ())
         finally:
             await chunks.close()
@@ -76,7 +78,7 @@ async def plan_of_folder(folder: Path) -> Plan:
 async def plan_of_cluster(url: str, options: dict[str, str]) -> Plan:
     """Plan for a cluster's store. StoreError: it has no cluster, or was moved before. UnavailableError: it can't be
     read."""
-    async with open_shared_store(url, options) as shared:
+    async with open_shared_store(url, options, unlocks=True) as shared:
         records = await read_records(shared)
         return await _plan(shared.chunks, records, tuple(await live_servers(shared)))
 
@@ -85,7 +87,7 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
     for record in records:
         check_record(record)
     with (
-        tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch,
+        tempfile.TemporaryDirectory(prefix="nadi-migrate-", dir=chunks.sealing.scratch) as scratch,
         await States.fetch(chunks, records, Path(scratch)) as states,
     ):
 

@@ -103,6 +103,8 @@ class _FolderSource(MigrationSource):
         self.lock = await stack.enter_async_context(MigrationLock(registry, self.url))
         self.chunks = ChunkStore.from_url(url, **self._store_file.options)
         stack.push_async_callback(self.chunks.close)
+        if self._store_file.is_encrypted:
+            await self.chunks.unlock()
 
     async def migrated_by(self) -> str:
         """Return the migration named in the first container's record, which is marked first."""
@@ -229,7 +231,9 @@ class ClusterStore(MigrationSource):
         self._hold: WriteFreeze | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._shared: SharedStore = await stack.enter_async_context(open_shared_store(self.url, self._options))
+        self._shared: SharedStore = await stack.enter_async_context(
+            open_shared_store(self.url, self._options, unlocks=True)
+        )
         cluster = self._shared.cluster
         if cluster.log is not None:
             raise InvalidArgumentError(
@@ -255,7 +259,11 @@ class ClusterStore(MigrationSource):
                 f"servers of the cluster are running: {', '.join(self._living)}. Stop them all, then run this again. "
                 "Copied chunks are kept"
             )
-        scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="nadi-migrate-")))
+        scratch = Path(
+            self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="nadi-migrate-", dir=self.chunks.sealing.scratch)
+            )
+        )
         # on_lost: another server has claimed the container, so `leave` will fail
         self._store = SegmentStore(scratch, self.containers, chunks=self.chunks, parts=(), on_lost=lambda number: None)
         self._stack.push_async_callback(self._store.close)

@@ -36,6 +36,8 @@ class MigrationTarget:
     _is_alone = False  # True for a store inside a data folder
     _default = identity.DEFAULT_CONTAINERS
 
+    encrypts = False  # whether the target is encrypted; it is, too, if the source is
+
     def __init__(self, url: str, store_url: str, options: dict[str, str], containers: int | None) -> None:
         identity.check_count(containers)
         self.url, self._store_url, self._options, self._requested = url, store_url, options, containers
@@ -53,6 +55,7 @@ class MigrationTarget:
             self._turn = await stack.enter_async_context(MigrationLock(registry, self.url))
             self._records = ContainerRecords(registry, REAL, is_alone=self._is_alone)
             self.chunks = ChunkStore.from_url(self._store_url, **self._options)
+            stack.push_async_callback(self.chunks.close)
             self._stack = stack.pop_all()
         return self
 
@@ -63,6 +66,7 @@ class MigrationTarget:
         """Reserve the target until the migration has ended, and return the migration's id: a new one, or an earlier
         run's. StoreError, DataFolderError: the target isn't empty, or another migration uses it."""
         migrated_by = await source.migrated_by()
+        self.encrypts = self.encrypts or source.chunks.sealing.overhead > 0
         if self._owner is not None:
             if self._owner.cluster != migrated_by:
                 is_folder = self._owner.log is not None and self._owner.log.name == identity.FOLDER_LOG
@@ -82,6 +86,8 @@ class MigrationTarget:
             problem = f"this migration was started with {mark.containers:,} containers"
             raise InvalidArgumentError(f"{problem}: leave out --containers, or use the same number")
         self.containers, self._id = mark.containers, mark.migration
+        if self.encrypts:
+            await self.chunks.unlock(serves=True, creates=True)
         return self._id
 
     async def put(self, number: int, state: Path, sequence: int, epoch: int) -> None:
@@ -95,7 +101,9 @@ class MigrationTarget:
     async def finish(self) -> None:
         """Let servers open the target, in one atomic step. Does nothing if it was done before."""
         await self._turn.keep()
-        cluster = await identity.named_cluster(self._engine, self._id, self.containers, REAL, self._log)
+        cluster = await identity.named_cluster(
+            self._engine, self._id, self.containers, REAL, self._log, encrypted=self.encrypts
+        )
         if cluster.cluster != self._id:
             raise StoreError(f"{self.url} was claimed by another owner meanwhile: choose another target")
         await patiently("delete the mark", lambda: self._engine.delete([identity.MIGRATION]), REAL)
@@ -156,7 +164,10 @@ class NewFolder(MigrationTarget):
         await super().finish()  # before the store file is written: a claim starts from the store's contents
         if is_new:
             epochs = tuple(record.epoch for record in records)
-            store_file = replace(self._store_file, cluster=self._id, containers=self.containers, epochs=epochs)
+            form = data_dir.ENCRYPTED_FORMAT if self.encrypts else data_dir.FORMAT
+            store_file = replace(
+                self._store_file, format=form, cluster=self._id, containers=self.containers, epochs=epochs
+            )
             await REAL.in_thread(store_file.write, self.folder)
         (self.folder / data_dir.INCOMING).unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ from nadi.object_log.outcomes import patiently, stored_patiently
 from nadi.object_log.store_probe import PROOF
 from nadi.runtime import Runtime
 
-FORMAT = 2
+FORMAT, ENCRYPTED_FORMAT = 2, 3  # of a store that is encrypted (`nadi.encryption`)
 DEFAULT_CONTAINERS = 8
 NAME, _KEY = "cluster.json", "keys/tokens"
 FOLDER_LOG = "folder"  # log of a data folder that has its chunks and records in the store
@@ -33,6 +33,7 @@ MIGRATION_LOCK = (
 )
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
+_BEFORE = (f"{PROOF}/", "keys/data")  # stored before the cluster
 
 
 class LogId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +52,10 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     format: int
     created_ms: int
     log: LogId | None = None
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.format == ENCRYPTED_FORMAT
 
 
 class OwnLog(NamedTuple):
@@ -87,9 +92,9 @@ async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> C
 
 
 async def open_cluster(
-    engine: LogEngine, containers: int | None, runtime: Runtime, log: OwnLog | None = None
+    engine: LogEngine, containers: int | None, runtime: Runtime, log: OwnLog | None = None, *, encrypted: bool = False
 ) -> Cluster:
-    """Return the cluster of this store, created if there is none.
+    """Return the cluster of this store, created if there is none; encrypted: with encryption.
 
     containers: expected number; None: any, or `DEFAULT_CONTAINERS` if created. InvalidArgumentError: it has another
     number of containers, or another log. StoreError: the store has other objects or another version's, or refuses.
@@ -101,7 +106,9 @@ async def open_cluster(
     if cluster is None:
         await refuse_strangers(engine, runtime)
         own = None if log is None else LogId(log.name, await _log_id(log, runtime))
-        await named_cluster(engine, runtime.unique(), containers or DEFAULT_CONTAINERS, runtime, own)
+        await named_cluster(
+            engine, runtime.unique(), containers or DEFAULT_CONTAINERS, runtime, own, encrypted=encrypted
+        )
         cluster = await known_cluster(engine, log_name, runtime)
         if cluster is None:
             raise StoreError(f"{NAME} was stored but isn't found: the store loses objects, use another one")
@@ -146,10 +153,16 @@ async def read_cluster(engine: LogEngine) -> Cluster | None:
 
 
 async def named_cluster(
-    engine: LogEngine, cluster: str, containers: int, runtime: Runtime, log: LogId | None = None
+    engine: LogEngine,
+    cluster: str,
+    containers: int,
+    runtime: Runtime,
+    log: LogId | None = None,
+    *,
+    encrypted: bool = False,
 ) -> Cluster:
     """Return the cluster of this store, created with that id if there is none. Errors: as `patiently`."""
-    new = Cluster(cluster, containers, FORMAT, runtime.now_ms(), log)
+    new = Cluster(cluster, containers, ENCRYPTED_FORMAT if encrypted else FORMAT, runtime.now_ms(), log)
     _, data = await stored_patiently(engine, NAME, encoded(new), runtime)
     return decoded(data)
 
@@ -193,9 +206,9 @@ async def check_log_identity(cluster: Cluster, log: OwnLog, runtime: Runtime) ->
 
 async def _strangers(engine: LogEngine) -> list[str]:
     """Return some names of objects that don't belong to a store before its cluster is created. Proofs of servers that
-    are starting don't count."""
+    are starting, and their data keys, don't count."""
     async for page in engine.listed(""):
-        names = list(islice((name for name in page if not name.startswith(f"{PROOF}/") and name != MIGRATION_LOCK), 3))
+        names = list(islice((name for name in page if not name.startswith(_BEFORE) and name != MIGRATION_LOCK), 3))
         if names:
             return names
     return []
@@ -212,10 +225,10 @@ def decoded(data: bytes) -> Cluster:
         raise StoreError(f"{NAME} in the object store is damaged, or not written by nadi: restore it")
     try:
         format_number = msgspec.json.decode(payload, type=_StoreFormat).format
-        if format_number != FORMAT:
+        if format_number not in (FORMAT, ENCRYPTED_FORMAT):
             raise StoreError(
-                f"the cluster in this store has format {format_number}, but this version of nadi reads format "
-                f"{FORMAT}: use the version that wrote it, or another URL"
+                f"the cluster in this store has format {format_number}, but this version of nadi reads formats "
+                f"{FORMAT} and {ENCRYPTED_FORMAT}: use the version that wrote it, or another URL"
             )
         cluster = msgspec.json.decode(payload, type=Cluster)
     except msgspec.MsgspecError as error:

@@ -30,7 +30,7 @@ from nadi.search.definition import (
     indexer_keys,
 )
 from nadi.search.fields import by_field, check_format, check_installed, fields_of
-from nadi.search.objects import shards_of, url_of
+from nadi.search.objects import encrypt_store, shards_of, url_of
 from nadi.search.searching.index_search import Search
 from nadi.search.shards.manifest import ShardManifest, new_index
 
@@ -72,6 +72,7 @@ class Indexes:
         format: str = "json",
         start: StreamCut | str = "head",
         dead_letters: str | None = None,
+        encrypt: bool = False,
     ) -> IndexDefinition:
         """Define the index of a stream; AlreadyExistsError if it has one. Indexers fill it: `nadi.search.run`.
 
@@ -79,7 +80,8 @@ class Indexes:
         kinds are text, keyword, long, double, date, timestamp_s, timestamp_ms, timestamp_us, timestamp_ns, bool, facet.
         where: a folder, or the URL of a store, for the shards. format: json or text, which has one field. start: the
         cut from which events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for invalid
-        events.
+        events. encrypt: encrypt the shards with the master key named by NADI_ENCRYPTION_KEY, which indexers and
+        searches need, too (docs/encryption.md); `where` must be new, or encrypted.
         """
         definitions, scope = self._definitions, self._definitions.scope
         check_installed()
@@ -91,6 +93,8 @@ class Indexes:
         cut = await definitions.cut(stream, start)
         if letters is not None:
             await definitions.manager.stream_info(*letters.split("/"))
+        if encrypt:
+            await encrypt_store(url)
         definition = IndexDefinition(
             stream, new_index(), form, parsed_fields, url, cut.as_text(), REAL.now_ms(), letters
         )

@@ -25,6 +25,9 @@ from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
+from nadi.encryption.key_ring import KeyRing, unlocked
+from nadi.encryption.master_keys import master_key
+from nadi.encryption.sealing import PLAIN, Buffer, SealBrokenError, Sealing
 from nadi.limits import SEARCH_POLL_S
 from nadi.model.reports import IDENTITY, IdentityReport
 from nadi.object_log.engine import LogEngine
@@ -59,7 +62,8 @@ class Shards:
     """The objects of one index. is_folder: the store is a folder, which has a lock and threads until it is closed;
     other stores hold no resources."""
 
-    def __init__(self, engine: LogEngine, folder: str, *, is_folder: bool) -> None:
+    def __init__(self, engine: LogEngine, folder: str, sealing: Sealing = PLAIN, *, is_folder: bool) -> None:
+        self._sealing = sealing
         self._engine, self._prefix, self._label = engine, f"{FOLDER}/{folder}/", f"{LABELS}/{folder}"
         self.is_folder = is_folder
         self.own: Label | None = None  # the label given to `label`
@@ -67,10 +71,12 @@ class Shards:
     async def label(self, label: Label) -> None:
         """Store the label unless there is one; wait while the store is unavailable or full."""
         self.own = label
-        await self._create(self._label, [msgspec.json.encode(label)])
+        await self._create(self._label, [self._sealing.seal(msgspec.json.encode(label), self._label.encode())])
 
-    async def put(self, shard: str, parts: Sequence[bytes | memoryview]) -> None:
+    async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
         """Store a shard under a unique name; wait while the store is unavailable or full."""
+        if self._sealing.overhead:
+            parts = await REAL.in_thread(self._sealing.seal_parts, parts, shard.encode())
         if not await self._create(self._prefix + shard, parts):
             raise errors.StoreError(
                 f"the store already has a shard {shard}, though names are unique: see what else writes there"
@@ -83,7 +89,7 @@ class Shards:
             await self.put(name, built.parts)
         return shard
 
-    async def _create(self, name: str, parts: Sequence[bytes | memoryview]) -> bool:
+    async def _create(self, name: str, parts: Sequence[Buffer]) -> bool:
         """Return whether this call may have stored it, or False if the name is taken."""
         backoff = Backoff()
         unsure = False
@@ -97,7 +103,13 @@ class Shards:
 
     async def get(self, shard: str) -> memoryview | None:
         """Return the shard, or None if it was deleted (the manifest has changed) or the store has lost it."""
-        return await self._engine.get(self._prefix + shard)
+        data = await self._engine.get(self._prefix + shard)
+        if data is None or not self._sealing.overhead:
+            return data
+        try:
+            return memoryview(await REAL.in_thread(self._sealing.open_parts, data, shard.encode()))
+        except SealBrokenError as error:
+            raise errors.StoreError(f"shard {shard} can't be decrypted: {error}; create the index again") from None
 
     async def sizes(self) -> dict[str, int]:
         """Return the sizes in bytes by shard, without objects that aren't named like shards."""
@@ -113,7 +125,7 @@ class Shards:
         await self._engine.delete([self._prefix + shard for shard in shards])
 
     async def labelled(self) -> Label | None:
-        return await label_of(self._engine, self._label)
+        return await label_of(self._engine, self._label, self._sealing)
 
     async def delete_all(self) -> dict[str, int]:
         """Delete all shards, then the label; return the sizes of the shards."""
@@ -126,14 +138,14 @@ class Shards:
         await self._engine.close()
 
 
-async def label_of(engine: LogEngine, name: str) -> Label | None:
+async def label_of(engine: LogEngine, name: str, sealing: Sealing) -> Label | None:
     """Return the label of that name, or None; ProtocolError if it can't be read or is of another folder."""
     data = await engine.get(name, 0, _LABEL_BYTES)
     if data is None:
         return None
     try:
-        label = msgspec.json.decode(data, type=Label)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        label = msgspec.json.decode(sealing.open(data, name.encode()), type=Label)
+    except (SealBrokenError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.ProtocolError(
             f"can't read the label {name} ({error}): it is damaged or of a newer nadi"
         ) from error
@@ -153,9 +165,31 @@ async def shards_of(scope: str, location: IndexDefinition | IndexLocation) -> As
 
 
 async def open_shards(scope: str, location: IndexDefinition | IndexLocation) -> Shards:
-    engine, _ = await open_engines(location.url, REAL)
+    engine, registry = await open_engines(location.url, REAL)
+    try:
+        sealing = await unlocked(registry, REAL, location.url)
+    except BaseException:
+        await engine.close()
+        raise
     folder = folder_of_index(scope, location.stream, location.id)
-    return Shards(engine, folder, is_folder=folder_of(location.url) is not None)
+    return Shards(engine, folder, sealing, is_folder=folder_of(location.url) is not None)
+
+
+async def encrypt_store(url: str) -> None:
+    """Make a store encrypted, whose shards can then be stored and read with the master key only. InvalidArgumentError:
+    it has plain shards. Raises EncryptionKeyError as `master_key`."""
+    master = await REAL.in_thread(master_key, None, url)
+    engine, registry = await open_engines(url, REAL)
+    try:
+        ring = KeyRing(registry, REAL)
+        if await ring.listed():
+            return
+        async for page in engine.listed(""):
+            if any(name.startswith((f"{FOLDER}/", f"{LABELS}/")) for name in page):
+                raise errors.InvalidArgumentError(f"{url} has shards that aren't encrypted: choose another location")
+        await ring.rotate(master)
+    finally:
+        await engine.close()
 
 
 def url_of(where: str) -> str:
@@ -202,10 +236,11 @@ async def find(manager: StreamManager, where: str, *, delete: bool = False) -> l
     if at is not None and not any((at / name).is_dir() for name in (OURS, FOLDER)):  # opening would create it
         raise errors.NotFoundError(f"folder {at} doesn't contain shards of an index: check its spelling")
     orphans = []
-    engine, _ = await open_engines(url, REAL)
+    engine, registry = await open_engines(url, REAL)
     try:
+        sealing = await unlocked(registry, REAL, url)
         folders = {name.split("/")[1] async for page in engine.listed(f"{FOLDER}/") for name in page}
-        labels = await _labels(engine)
+        labels = await _labels(engine, sealing)
         server = await identity(manager)
         for folder in sorted({*labels, *filter(_NAME.fullmatch, folders)}):
             label = labels.get(folder)
@@ -234,7 +269,7 @@ async def _why_retained(manager: StreamManager, server: str, label: Label | None
         return "this user may not see whether its index exists"
 
 
-async def _labels(engine: LogEngine) -> dict[str, Label | None]:
+async def _labels(engine: LogEngine, sealing: Sealing) -> dict[str, Label | None]:
     """Return the labels by folder; None for one that can't be read or is of another folder."""
     labels: dict[str, Label | None] = {}
     async for page in engine.listed(f"{LABELS}/"):
@@ -243,7 +278,7 @@ async def _labels(engine: LogEngine) -> dict[str, Label | None]:
             if not _NAME.fullmatch(folder):
                 continue
             try:
-                if (label := await label_of(engine, name)) is not None:
+                if (label := await label_of(engine, name, sealing)) is not None:
                     labels[folder] = label
             except errors.ProtocolError:
                 labels[folder] = None

@@ -26,6 +26,7 @@ from nadi.naming import plural
 from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.object_log.failures import public
 from nadi.object_log.files import OURS
+from nadi.object_log.identity import ENCRYPTED_FORMAT as STORE_FORMAT_ENCRYPTED
 from nadi.object_log.identity import FOLDER_LOG, Cluster, LogId, decoded, encoded
 from nadi.object_log.identity import FORMAT as STORE_FORMAT
 from nadi.object_log.identity import NAME as IDENTITY
@@ -34,7 +35,8 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT, ENCRYPTED_FORMAT = 6, 7  # of a folder whose store is encrypted (`nadi.encryption`)
+_FORMATS = (FORMAT, ENCRYPTED_FORMAT)
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 STORE = "store.json"
@@ -134,6 +136,10 @@ class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return whether the folder has claimed a store outside it."""
         return bool(self.url) and any(self.epochs)
 
+    @property
+    def is_encrypted(self) -> bool:
+        return self.format == ENCRYPTED_FORMAT
+
     def write(self, folder: Path) -> None:
         """Write the file durably; blocking."""
         disk.replace_file(folder / STORE, line_of(msgspec.json.encode(self)))
@@ -164,14 +170,15 @@ def find_store(folder: Path) -> StoreLocation:
     except (OSError, errors.StoreError):
         stored = "damaged"
     if isinstance(own, StoreFile):
-        if own.url or own.format != FORMAT:
+        if own.url or own.format not in _FORMATS:
             return StoreLocation(own)
         if isinstance(stored, Cluster):
             return StoreLocation(own, disagree=replace(stored, created_ms=0) != _identity(own))
         return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {stored}: it is rewritten")
     if isinstance(stored, Cluster) and stored.log == LOG:
         heals = f"`{STORE}` is {own}: it is rewritten from `{TIER2}/{IDENTITY}`"
-        return StoreLocation(StoreFile(FORMAT, stored.cluster, stored.containers), own, heals)
+        form = ENCRYPTED_FORMAT if stored.is_encrypted else FORMAT
+        return StoreLocation(StoreFile(form, stored.cluster, stored.containers), own, heals)
     return StoreLocation(None, own)
 
 
@@ -181,16 +188,19 @@ def _read_own(folder: Path) -> StoreFile | str:
         if value is None:
             return "damaged"
         version = msgspec.json.decode(value, type=_FolderVersion).format
-        return msgspec.json.decode(value, type=StoreFile) if version == FORMAT else StoreFile(version, "", 0)
+        return msgspec.json.decode(value, type=StoreFile) if version in _FORMATS else StoreFile(version, "", 0)
     except FileNotFoundError:
         return "missing"
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return "damaged"
 
 
-def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, unique: str) -> StoreFile:
+def open_folder(
+    folder: Path, containers: int | None, configured: Tier2 | None, unique: str, *, encrypted: bool = False
+) -> StoreFile:
     """Return the store that a server with this configuration uses. A new folder gets its files, durably; damaged files
-    are healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
+    are healed. Blocking. unique: the store's id if the folder is new. encrypted: a new folder's store is encrypted, and
+    an existing one must be. DataFolderVersionError: another version wrote it.
     DataFolderError: the store is unknown, is another one, lacks a container, or was moved. InvalidArgumentError: it was
     created with another number of containers, the number is out of range, or the URL isn't a store's."""
     if (folder / TIER2).is_symlink():  # two folders, each with its own lock, could share it
@@ -203,7 +213,13 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
     if location.store is None:
         _check_is_new(folder, location.wrong)
         store = _chosen(
-            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), configured
+            folder,
+            StoreFile(
+                ENCRYPTED_FORMAT if encrypted else FORMAT,
+                unique,
+                DEFAULT_CONTAINERS if containers is None else containers,
+            ),
+            configured,
         )
         begin(folder, store)
         return store
@@ -211,6 +227,11 @@ def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, 
     if location.disagree:
         raise errors.DataFolderError(
             f"{STORE} and {TIER2}/{IDENTITY} in {folder} contradict each other: remove the wrong one"
+        )
+    if encrypted and not location.store.is_encrypted:
+        raise errors.InvalidArgumentError(
+            f"the data folder {folder} was created without encryption: leave out --encryption-key, or move its data "
+            f"to a new folder with `nadi migrate {folder} NEW --encrypt`"
         )
     if containers is not None and containers != location.store.containers:
         raise errors.InvalidArgumentError(
@@ -243,7 +264,7 @@ def check_version(folder: Path) -> None:
             f"take its URL, {folder.absolute().as_uri()}"
         )
     store = find_store(folder).store
-    if store is not None and store.format != FORMAT:
+    if store is not None and store.format not in _FORMATS:
         raise errors.DataFolderVersionError(str(folder), store.format, FORMAT)
 
 
@@ -332,7 +353,8 @@ def _write_identity(folder: Path, store: StoreFile) -> None:
 
 
 def _identity(store: StoreFile) -> Cluster:
-    return Cluster(store.cluster, store.containers, STORE_FORMAT, 0, LOG)
+    form = STORE_FORMAT_ENCRYPTED if store.is_encrypted else STORE_FORMAT
+    return Cluster(store.cluster, store.containers, form, 0, LOG)
 
 
 def normalized_url(url: str) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -322,10 +322,11 @@ class StorageWriter:
             sequence = await self._container.call(plan, own=True)
             described = ChunkDescription(
                 container, segment, name_of_segment, offset, length, checksums, boundaries, sequence
-            ).encode(name)
+            ).encode(name, self._chunks.sealing)
             if file is None:
-                await self._chunks.put(name, [*parts, described])
+                stored_parts = await self._sealed(name, parts)
                 parts.clear()
+                await self._chunks.put(name, [*stored_parts, described])
             elif not await self._adopt(name, file, [carried, described]):
                 return False
             stored = ChunkStored(segment, offset, length, name, checksums)
@@ -336,6 +337,12 @@ class StorageWriter:
             return True
         finally:
             self._planned_here.discard(name)
+
+    async def _sealed(self, name: str, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        sealing = self._chunks.sealing
+        if not sealing.overhead:
+            return list(parts)
+        return await self._runtime.in_thread(sealing.seal_parts, parts, name.encode())
 
     async def _adopt(self, name: str, file: BlobFile, tail: list[Buffer]) -> bool:
         """Turn the file into the chunk of that name; if that fails, its extents are copied next time."""

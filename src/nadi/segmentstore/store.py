@@ -32,7 +32,16 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container, note_missing
 from nadi.segmentstore.container_registry import ContainerRegistry, Placement
 from nadi.segmentstore.counters import StoreCounters, StoreTracing
-from nadi.segmentstore.data_dir import TIER2, FolderLock, Tier2, make_private, mapped_errors, open_folder
+from nadi.segmentstore.data_dir import (
+    TIER2,
+    FolderLock,
+    Tier2,
+    container_folders,
+    is_pristine,
+    make_private,
+    mapped_errors,
+    open_folder,
+)
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.storage import ContainerStorage, LocalStorage
@@ -160,6 +169,7 @@ class SegmentStore:
         on_lost: Callable[[int], None] | None = None,
         tier2: Tier2 | None = None,
         log_max_bytes: int = LOG_MAX_BYTES,
+        encryption: str | None = None,
     ) -> None:
         self._folder = folder
         with mapped_errors(folder):
@@ -167,13 +177,14 @@ class SegmentStore:
             try:
                 make_private(folder)
                 if parts is None:
-                    store = open_folder(folder, containers, tier2, runtime.unique())
+                    store = open_folder(folder, containers, tier2, runtime.unique(), encrypted=encryption is not None)
                     count, options = store.containers, tier2.options if tier2 is not None else {}
                     chunks = chunks or chunks_of(folder, store, options, runtime)
-                    self.id = store.cluster
+                    self.id, self._is_encrypted = store.cluster, store.is_encrypted
+                    self._is_new = all(map(is_pristine, container_folders(folder).values()))
                 else:
                     assert containers is not None, "the caller that passes parts passes the number too"
-                    count, self.id = containers, ""
+                    count, self.id, self._is_encrypted = containers, "", False  # else `chunks` are unlocked
                     chunks = chunks or ChunkStore.in_folder(folder / TIER2, runtime)
             except BaseException:
                 self._lock.release()
@@ -182,7 +193,7 @@ class SegmentStore:
         self.log_max_bytes = log_max_bytes
         if chunks.claim is not None:
             chunks.claim.on_lost = self.taken_over.set
-        self._on_lost = on_lost
+        self._on_lost, self._encryption = on_lost, encryption
         self._leaving: dict[int, Container] = {}  # released, but not yet closed
         self._coming: Container | None = None  # being acquired
         self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), StoreCounters()
@@ -249,6 +260,8 @@ class SegmentStore:
             with mapped_errors(self._folder):
                 if self.chunks.claim is not None:
                     await self.chunks.claim.start()
+                if self._is_encrypted:
+                    await self.chunks.unlock(self._encryption, serves=True, creates=self._is_new)
                 for container in self.containers:
                     await container.start()
         except BaseException:

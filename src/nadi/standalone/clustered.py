@@ -113,6 +113,7 @@ class ClusterServer(ServerAssembly):
             pace=GCS_PACE if self._url.startswith("gs:") else MembershipPace(),
             scaling=self._scaling,
             version=nadi.__version__,
+            encryption=config.security.encryption_key,
         )
         stores = Stores(engine, registry, ChunkStore.from_url(self._url, **config.store_options))
         self.node = ClusterNode(stores, self.cache, settings, self._runtime)

@@ -25,6 +25,7 @@ from nadi.config import ServerConfig, ServerSecurity
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import (
     DataFolderError,
+    EncryptionKeyError,
     InvalidArgumentError,
     RequestTimeoutError,
     StorageFullError,
@@ -40,6 +41,7 @@ ERROR_KINDS = {  # of a failed start; subclasses first
     "full": StorageFullError,
     "argument": InvalidArgumentError,
     "store": StoreError,
+    "key": EncryptionKeyError,
 }
 
 

@@ -57,7 +57,12 @@ class Server(ServerAssembly):
         tokens = _token_key_of(config.security, self.folder)
         tier2 = None if config.tier2 is None else Tier2(config.tier2, config.tier2_options)
         self.store = SegmentStore(
-            self.folder, config.containers, tokens, tier2=tier2, log_max_bytes=config.log_max_bytes or LOG_MAX_BYTES
+            self.folder,
+            config.containers,
+            tokens,
+            tier2=tier2,
+            log_max_bytes=config.log_max_bytes or LOG_MAX_BYTES,
+            encryption=config.security.encryption_key,
         )
         parts.step("the data folder", self.store.close, STOP_STORE_S)
         await self._listen_rest(parts)

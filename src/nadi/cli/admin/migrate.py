@@ -56,6 +56,9 @@ def migrate(
     ahead: Annotated[
         bool, typer.Option("--ahead", help="Only copy existing data; the source stays in service.")
     ] = False,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help="Encrypt the target, as it always is if FROM is (docs/encryption.md).")
+    ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read back all copied data.")] = False,
     dry_run: DryRun = False,
     undo: Annotated[
@@ -81,7 +84,7 @@ def migrate(
             if to is not None:
                 raise InvalidArgumentError("TO can't be used with --undo: omit it")
             excluded = {"ahead": ahead, "verify": verify, "dry_run": dry_run, "tier2": tier2, "containers": containers}
-            check_absent("can't be used with --undo: omit it", **excluded)
+            check_absent("can't be used with --undo: omit it", encrypt=encrypt, **excluded)
             say(asyncio.run(_taken_back(from_, store_option)))
             return
         if to is None:
@@ -109,6 +112,7 @@ def migrate(
             target: MigrationTarget = NewCluster(to, options, containers)
         else:
             target = NewFolder(Path(to), containers, None if there is None else Tier2(*there))
+        target.encrypts = encrypt
         _report(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
 
 

@@ -106,7 +106,8 @@ def clean(
     async def cleaned() -> tuple[CleanupResult, str]:
         """Clean, and return the name of a log that was skipped, too."""
         async with contextlib.AsyncExitStack() as stack:
-            shared = await stack.enter_async_context(open_shared_store(store, store_options(store, store_option)))
+            options = store_options(store, store_option)
+            shared = await stack.enter_async_context(open_shared_store(store, options, unlocks=True))
             separate_log = None
             if log is not None:
                 separate_log = await stack.enter_async_context(opened_log(shared, log, log_options(log_option)))

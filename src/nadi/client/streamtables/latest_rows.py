@@ -5,7 +5,8 @@ copies and key codes while both are merged. If the latest rows exceed that, they
 key over temporary files, which are then processed one by one in the same way.
 
 A `Spill` partitions rows over temporary files, each key's rows in one file in their order. The files are unnamed, so
-they vanish however the process ends. They are in `tempfile.gettempdir()`, which TMPDIR sets.
+they vanish however the process ends. They are in `tempfile.gettempdir()`, which TMPDIR sets; in memory if the process
+has a master key.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.streamtables.layout import Layout, codes_of, hashes_of
+from nadi.encryption.sealing import scratch
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.limits import MIB, STREAM_TABLE_MEMORY_BYTES, STREAM_TABLE_PARTS
 
@@ -38,7 +40,7 @@ class Spill:
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with self._mapped_errors():
             for _ in range(STREAM_TABLE_PARTS):
-                file = tempfile.TemporaryFile(prefix="nadi-table-")  # noqa: SIM115 - closed with the others
+                file = tempfile.TemporaryFile(prefix="nadi-table-", dir=scratch())  # noqa: SIM115 - closed with the others
                 self._files.append(file)
                 self._writers.append(pa.ipc.new_stream(file, schema, options=options))
 

@@ -47,8 +47,10 @@ class SharedStore:
 
 
 @asynccontextmanager
-async def open_shared_store(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
-    """Open the store of the cluster at that URL.
+async def open_shared_store(
+    url: str, options: dict[str, str], runtime: Runtime = REAL, *, unlocks: bool = False
+) -> AsyncIterator[SharedStore]:
+    """Open the store of the cluster at that URL. unlocks: to read its data, see `ChunkStore.unlock`.
 
     StoreError: the store has no cluster, or refuses access. InvalidArgumentError, UnavailableError: as `open_engines`.
     """
@@ -59,7 +61,13 @@ async def open_shared_store(url: str, options: dict[str, str], runtime: Runtime 
     try:
         cluster = await find_cluster(engine, runtime)
         pace = GCS_PACE if url.startswith("gs:") else MembershipPace()
-        yield SharedStore(cluster, engine, registry, ChunkStore.from_url(url, **options), runtime, pace)
+        chunks = ChunkStore.from_url(url, **options)
+        try:
+            if unlocks and cluster.is_encrypted:
+                await chunks.unlock()
+            yield SharedStore(cluster, engine, registry, chunks, runtime, pace)
+        finally:
+            await chunks.close()
     finally:
         await engine.close()
 

@@ -142,7 +142,7 @@ class Janitor:
         """Return all chunks that the state of a snapshot refers to, has planned, or lists as garbage."""
         assert record.snapshot is not None
         in_thread = self._runtime.in_thread
-        folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-"))
+        folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-", self._chunks.sealing.scratch))
         try:
             metadata, _ = await restored(self._chunks, container, record.snapshot, folder)
             try:
@@ -160,7 +160,7 @@ class Janitor:
             tail = await self._chunks.read(chunk.name, chunk.size_bytes - tail_bytes, tail_bytes)
         except NotFoundError:
             return 0  # removed by its owner
-        described = ChunkDescription.decode(chunk.name, tail)
+        described = ChunkDescription.decode(chunk.name, tail, self._chunks.sealing)
         return described.sequence if described is not None and described.container == container else 0
 
     async def _record(self, container: int) -> ContainerRecord:

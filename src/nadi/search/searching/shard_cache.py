@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nadi.encryption.sealing import scratch
 from nadi.errors import ClosedError, NadiError, StoreError
 from nadi.limits import SEARCH_CACHED_INDEX_S, SEARCH_CACHED_S
 from nadi.runtime import REAL
@@ -56,8 +57,11 @@ class DamagedCacheError(Exception):
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached shards: `NADI_SEARCH_CACHE`, or in the user's cache folder."""
+    """Return the folder of cached shards: `NADI_SEARCH_CACHE`, or in the user's cache folder; for a process with a
+    master key, in memory."""
     configured = os.environ.get("NADI_SEARCH_CACHE")
+    if not configured and (private := scratch()) is not None:
+        return private / "search"
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(configured).expanduser() if configured else Path(home).expanduser() / "nadi" / "search"
 

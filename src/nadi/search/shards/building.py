@@ -29,6 +29,7 @@ import crc32c
 import msgspec
 import numpy as np
 
+from nadi.encryption.sealing import scratch
 from nadi.errors import StoreError
 from nadi.limits import SEARCH_REASON_CHARS, SEARCH_WRITER_BYTES
 from nadi.model.event import EventBlock
@@ -259,9 +260,9 @@ def build(runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Create a folder for tantivy, in memory if the system's temporary folder is. It is locked while in use; the lock
-    ends with the process, see `clean_work_folders`."""
-    folder = Path(tempfile.mkdtemp(prefix=_WORK))
+    """Create a folder for tantivy, in memory if the system's temporary folder is, or if the process has a master key.
+    It is locked while in use; the lock ends with the process, see `clean_work_folders`."""
+    folder = Path(tempfile.mkdtemp(prefix=_WORK, dir=scratch()))
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

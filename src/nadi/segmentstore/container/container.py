@@ -45,7 +45,7 @@ from nadi.segmentstore.counters import LoadMeter, Stages, StoreCounters
 from nadi.segmentstore.recovery.storage import ContainerStorage, OpenStorage
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import ContainerMetadata
-from nadi.segmentstore.state.operations import Delete
+from nadi.segmentstore.state.operations import Delete, seal_frame
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.blob_files import BlobFiles, run_name
 from nadi.segmentstore.tier1.log import ALL, DurableLog
@@ -429,7 +429,7 @@ class Container:
             if self.is_lost:
                 raise ClosedError("the container was lost before its frame was written")
             self._is_appending = True
-            ref.address, checksums = await self.log.append(parts)
+            ref.address, checksums = await self.log.append(seal_frame(parts, self.state.sealing, sequence))
             self._is_appending = False
             stages.durable = self.monotonic()
             self.throttle.record(stages.durable - ref.at, frame.size_bytes)

@@ -52,7 +52,7 @@ class FrameBuilder:
         self.now_ms = now_ms
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
-        self._payload_bytes = 0  # an upper bound
+        self._payload_bytes = state.sealing.overhead  # an upper bound
         self._get_free_bytes = free_bytes
         self._sure_bytes = sure_bytes
         self.state = state
@@ -71,7 +71,7 @@ class FrameBuilder:
         payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
         if run is None:
-            payload_bytes += _RUN_BYTES
+            payload_bytes += _RUN_BYTES + self.state.sealing.overhead
         if payload_bytes > self._sure_bytes and not self._fits(payload_bytes):
             raise _storage_full()
         self._payload_bytes = payload_bytes
@@ -177,11 +177,11 @@ class FrameBuilder:
             record.changed_extents[extent.end] = run.extent
 
     def finish(self) -> tuple[list[bytes], list[Extent]]:
-        """Return the frame's payload (the head and the parts after it), and the extent of each part."""
+        """Return the frame's payload (the head and the parts after it, to be sealed), and the extent of each part."""
         data: list[bytes] = []
         operations: list[AnyOperation] = []
         extents: list[Extent] = []
-        position = 0
+        position, sealing = 0, self.state.sealing
         now_ms, appended = self.now_ms, self.appended
         for item in self._operations:
             if not isinstance(item, _AppendRun):
@@ -206,8 +206,8 @@ class FrameBuilder:
                 data.append(block)
                 extent.position = position  # for now, relative to the data area
                 extents.append(extent)
-                position += len(block)
-        head = encode_head(operations)
+                position += len(block) + sealing.overhead
+        head = encode_head(operations, sealing, self.ref.sequence)
         for extent in extents:
             extent.position += len(head)
         return [head, *data], extents

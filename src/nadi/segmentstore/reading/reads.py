@@ -17,12 +17,14 @@ from cachetools import FIFOCache
 
 from nadi import errors
 from nadi.access.fair_shares import FairQueue, Ticket
+from nadi.encryption.sealing import SealBrokenError, Sealing
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, BlockLocation, location_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import SizesOfEvents, Walks, event_begins
+from nadi.segmentstore.state.operations import frame_context
 from nadi.segmentstore.state.records import Extent, SegmentKind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogRange, PartRead
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -68,11 +70,13 @@ def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
     """Fetch extents of the log, or one in a separate file, each verified. UnavailableError: the log can't be read."""
-    parts, first = [], extents[0]
+    parts, first, sealing = [], extents[0], container.state.sealing
     for extent in extents:
         assert extent.frame is not None
         assert extent.frame.address is not None
-        parts.append(LogRange(extent.frame.address, extent.position, extent.length, extent.checksums))
+        parts.append(
+            LogRange(extent.frame.address, extent.position, extent.length + sealing.overhead, extent.checksums)
+        )
     read: list[PartRead]
     try:
         if first.run and container.runs is not None:
@@ -83,15 +87,22 @@ async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetche
         read = [error]
     except OSError as error:
         raise errors.UnavailableError(f"the log can't be read: {error}") from error
-    return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
+    return [_fetched(extent, part, sealing) for extent, part in zip(extents, read, strict=True)]
 
 
-def _fetched(length: int, part: PartRead) -> Fetched:
+def _fetched(extent: Extent, part: PartRead, sealing: Sealing) -> Fetched:
+    length = extent.length
     if isinstance(part, errors.CorruptLogError):
         return Fetched(b"", 0, length, {0: f"{part.what}, at byte {part.offset:,} of {part.file}"}, length)
     if isinstance(part, errors.NotFoundError):
         return Fetched(b"", 0, length, {0: str(part)}, length)
-    return Fetched(part, 0, length, {}, length)
+    if not sealing.overhead:
+        return Fetched(part, 0, length, {}, length)
+    assert extent.frame is not None
+    try:
+        return Fetched(sealing.open(part, frame_context(extent.frame.sequence)), 0, length, {}, length)
+    except SealBrokenError as error:
+        return Fetched(b"", 0, length, {0: f"it can't be decrypted: {error}"}, length)
 
 
 def following(

@@ -5,7 +5,7 @@
 
 Each object is stored twice, the second time with the suffix `-copy`, under unique names. The container's record has the
 manifest, set last: the base, the deltas, and the frame that they reflect. Its checksums are those of the objects as
-stored.
+stored; in an encrypted store, each object is one sealed block.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 from crc32c import crc32c
 
 from nadi import limits
+from nadi.encryption.sealing import SealBrokenError, Sealing
 from nadi.errors import NadiError, NotFoundError
 from nadi.segmentstore.state.commit import Changes
 from nadi.segmentstore.state.metadata import STATE_FILE, ContainerMetadata
@@ -92,6 +93,7 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
 async def put(chunks: ChunkStore, name: str, data: bytes) -> SnapshotPart:
     """Store a part of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
     UnavailableError, StorageFullError: it isn't stored."""
+    data = bytes(chunks.sealing.seal(data, name.encode()))
     part = SnapshotPart(name, len(data), crc32c(data))
     try:
         for each in part.names:
@@ -133,7 +135,7 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
 
 
 async def read_part(chunks: ChunkStore, part: SnapshotPart, damaged: list[str]) -> bytes:
-    """Return a part as stored, from its copy if it is damaged, which is added to `damaged`. SnapshotError: both are
+    """Return a part's contents, from its copy if it is damaged, which is added to `damaged`. SnapshotError: both are
     missing or damaged. UnavailableError: tier 2 can't be read."""
     wrong: list[str] = []
     for name in part.names:
@@ -148,16 +150,27 @@ async def read_part(chunks: ChunkStore, part: SnapshotPart, damaged: list[str]) 
 
 
 async def read_object(chunks: ChunkStore, name: str, part: SnapshotPart) -> bytes:
-    """Return one of the two objects of a part. Raises as `read_part`."""
+    """Return the contents of one of the two objects of a part. Raises as `read_part`."""
     try:
         data = bytes(await chunks.read(name, 0, part.size_bytes))
     except NotFoundError as error:
         raise SnapshotError(f"{name} is missing", name) from error
     except DiskReadError as error:
         raise SnapshotError(str(error), name) from error
-    if len(data) != part.size_bytes or await chunks.runtime.in_thread(crc32c, data) != part.crc:
+    opened = await chunks.runtime.in_thread(_opened, data, part, chunks.sealing)
+    if opened is None:
         raise SnapshotError(f"{name} is damaged", name)
-    return data
+    return opened
+
+
+def _opened(stored: bytes, part: SnapshotPart, sealing: Sealing) -> bytes | None:
+    """Return the contents of an object, or None if it is damaged; blocking."""
+    if len(stored) != part.size_bytes or crc32c(stored) != part.crc:
+        return None
+    try:
+        return bytes(sealing.open(stored, part.name.encode()))
+    except SealBrokenError:
+        return None
 
 
 async def restored(
@@ -189,7 +202,8 @@ class StateCopy:
     async def follow(self, snapshot: SnapshotManifest | None) -> ContainerMetadata:
         """Restore the state of a snapshot: after an earlier one of the same base, read only the deltas since. Raises as
         `restored`; nothing stays open then."""
-        in_thread = self._chunks.runtime.in_thread
+        in_thread, sealing = self._chunks.runtime.in_thread, self._chunks.sealing
+        folder = sealing.hidden(self._folder)
         former = self._snapshot
         base, deltas = (snapshot.base, snapshot.deltas) if snapshot is not None else ((), ())
         try:
@@ -198,12 +212,13 @@ class StateCopy:
             else:
                 self.close()
                 self.damaged.clear()
-                await in_thread(shutil.rmtree, self._folder, True)
-                await in_thread(self._folder.mkdir, 0o700, True)
+                await in_thread(shutil.rmtree, folder, True)
+                await in_thread(folder.mkdir, 0o700, True)
                 async for stored in _read(self._chunks, base, self.damaged):
-                    await in_thread(_append, self._folder / STATE_FILE, stored)
+                    await in_thread(_append, folder / STATE_FILE, stored)
             if self._metadata is None:
-                self._metadata = await in_thread(ContainerMetadata, self._folder, self._container)
+                self._metadata = await in_thread(ContainerMetadata, folder, self._container)
+                self._metadata.sealing = sealing
             async for stored in _read(self._chunks, deltas, self.damaged):
                 await in_thread(self._metadata.apply, unpack_changes(stored))
             if snapshot is not None and self._metadata.state().sequence != snapshot.sequence:

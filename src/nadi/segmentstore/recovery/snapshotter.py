@@ -87,7 +87,6 @@ class Snapshotter:
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.on_fenced: Callable[[FencedError], None] = lambda error: None
         self._container = container
-        self._copy = folder / _COPY_FILE
         self._folder = folder
         self._chunks = chunks
         self._runtime = runtime
@@ -179,6 +178,10 @@ class Snapshotter:
         has_grown = hurry or log_bytes - self._log_bytes >= self._pace.log_bytes
         return now >= self._next_at or (self._backoff.is_fresh and has_grown)
 
+    @property
+    def _copy(self) -> Path:
+        return self._chunks.sealing.hidden(self._folder / _COPY_FILE)
+
     def hasten(self) -> None:
         """Take the next snapshot, of all changes, at the next checkpoint."""
         self._next_at = self._runtime.monotonic()
@@ -225,6 +228,10 @@ class Snapshotter:
 
     async def _store(self, send: Callable[[], Awaitable[SnapshotManifest]]) -> None:
         began = self._runtime.monotonic()
+        try:
+            await self._chunks.refresh_keys()
+        except NadiError as error:  # earlier keys remain good
+            log.warning("container %d: a new data key can't be read, and is retried: %s", self._container, error)
         try:
             try:
                 manifest = await send()
@@ -316,7 +323,7 @@ class Snapshotter:
                     await asyncio.wait([self._sending])
                 is_due = self._base_due or sequence != self._copied_sequence
                 is_whole = self._base_due or self._deltas_are_enough()
-                state, most_bytes = self._folder / "state" / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
+                state, most_bytes = metadata.folder / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
                 may_go = is_due and not self.error and self._fenced_by is None
                 if may_go and (not is_whole or state.stat().st_size <= most_bytes):
                     await self.take(metadata, sequence, log_bytes)

@@ -87,6 +87,7 @@ class ContainerStorage:
         CorruptLogError: the log doesn't match it. StorageFullError: the disk is full, even with the reserve.
         FencedError: another server owns it; don't reopen it. UnavailableError, OSError, lmdb.Error: a disk or a store
         fails; it may be repaired."""
+        await self._chunks.refresh_keys(at_once=True)  # another owner may have used a newer one
         record = await self._claimed()
         log = await self._open_log(record)
         metadata: ContainerMetadata | None = None
@@ -176,7 +177,7 @@ def apply_frame(
     state: StateMachine, frame: FrameRef, payload: bytes, check: Frame | FrameCheck, goes: Goes = lambda operation: True
 ) -> None:
     """Apply a frame's operations that `goes` accepts; set damaged data aside."""
-    operations, data_at = decode_frame(payload)
+    operations, data_at = decode_frame(payload, state.sealing, frame.sequence)
     part = 0
     for operation in operations:
         data = operation if isinstance(operation, Append) and operation.logged_bytes else None
@@ -247,7 +248,8 @@ class LocalStorage(ContainerStorage):
         if record.start.epoch and record.snapshot is not None and not await in_thread(has_frames, folder):
             # a migration has filled the container: start the log after the snapshot, durably, before it is used
             records, sequence = await self._chunks.records(), record.snapshot.sequence
-            await FileLog.begin(folder, encode_head([]), sequence, record.start.epoch, name=name)
+            head = encode_head([], self._chunks.sealing, sequence + 1)
+            await FileLog.begin(folder, head, sequence, record.start.epoch, name=name)
             await records.set_snapshot(self.number, self._epoch, record.snapshot, ChainStart())
         return await in_thread(FileLog.open, folder, name=name)
 
@@ -256,6 +258,8 @@ class LocalStorage(ContainerStorage):
         if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
             problem = "its record and its log are missing, but tier 2 has data of it"
             raise DamagedStateError(str(self._folder), problem)
+        if self._chunks.sealing.overhead:
+            return opened  # a separate file couldn't become a chunk as it is
         runs = BlobFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
         unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]
         state.runs.unused |= dict.fromkeys(unused, state.sequence)

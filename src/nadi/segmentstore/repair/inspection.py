@@ -73,6 +73,8 @@ async def inspect_folder(folder: Path) -> list[InspectionReport]:
     containers: dict[int, InspectionReport] = {}
     are_some_there = bool(container_folders(folder))
     with open_read_only(folder, REAL) as chunks:
+        if store is not None and store.is_encrypted:
+            await chunks.unlock()
         for number, container in known_containers(folder).items():
             if store is not None and number >= store.containers:
                 continue
@@ -122,7 +124,7 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
         report.refuse(f"its record in tier 2 is lost: {problem}; restore it, or its copy")
         return report
     is_filled = bool(record.start.epoch) and not has_frames(log_folder)
-    with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="nadi-check-", dir=chunks.sealing.scratch) as temporary:
         metadata, _ = await restored(chunks, number, record.snapshot, Path(temporary))
         stopped = StoppedContainer(number, folder, chunks)
         await stopped.open(metadata, is_passed=is_filled)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
+from nadi.encryption.sealing import Sealing
 from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
 from nadi.naming import parse_segment_name
 from nadi.runtime import REAL
@@ -63,10 +64,10 @@ class DiscardedContent:
     created: dict[int, str] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
 
-    def take(self, frame: ReadableFrame) -> None:
+    def take(self, frame: ReadableFrame, sealing: Sealing) -> None:
         self.frames += 1
         self.last_sequence = frame.header.sequence
-        for operation in op.decode_frame(frame.head())[0]:
+        for operation in op.decode_frame(frame.head(), sealing, self.last_sequence)[0]:
             match operation:
                 case op.Append() if operation.length:
                     begin, end = operation.offset, operation.offset + operation.length

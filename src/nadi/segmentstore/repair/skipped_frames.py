@@ -78,7 +78,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
         records = await chunks.records()
         record = (await records.read(number)).record
         metadata, _ = await restored(chunks, number, record.snapshot, folder / STATE)
-        file = folder / "snapshot.tmp"
+        file = chunks.sealing.hidden(folder / "snapshot.tmp")
         try:
             skipped = await skip_frames(metadata, folder, number, chunks)
             sequence = metadata.state().sequence
@@ -94,7 +94,8 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
             await chunks.rename(name, aside + name.removeprefix(former))
         base = await snapshots.put_base(chunks, number, sequence, file)
         file.unlink()
-        await FileLog.begin(folder / "log", op.encode_head([]), sequence, name=folder.name)
+        head = op.encode_head([], chunks.sealing, sequence + 1)
+        await FileLog.begin(folder / "log", head, sequence, name=folder.name)
         await records.set_snapshot(number, record.epoch, SnapshotManifest(number, sequence, base, ()), ChainStart())
         return aside if skipped.unnamed else ""
 
@@ -184,7 +185,7 @@ class _Fold:
 
     def give_up(self, readable: ReadableFrame) -> None:
         """Count a frame as discarded; its number isn't reused."""
-        self.skipped.discarded.take(readable)
+        self.skipped.discarded.take(readable, self.state.sealing)
         self._pass_over(readable.header.sequence)
 
     def _pass_over(self, sequence: int) -> None:

@@ -199,7 +199,7 @@ class StateMachine:
     """Records by name and id, frames with bytes not yet in tier 2, chunk plans and garbage."""
 
     def __init__(self, metadata: ContainerMetadata, now: float) -> None:
-        self.metadata = metadata
+        self.metadata, self.sealing = metadata, metadata.sealing
         stored = metadata.state()
         self.sequence = stored.sequence  # the newest frame applied
         self.next_segment = stored.next_segment

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 import lmdb
 
+from nadi.encryption.sealing import PLAIN
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES, VERIFIED_ROWS
 from nadi.segmentstore.state.commit import TABLE, ChangedExtents, Changes, StateCommit, merge, put_extents, singles
@@ -97,6 +98,7 @@ class ContainerMetadata:
         """Open or create the container's state in a separate folder. Raises StorageFullError, DamagedStateError or
         UnavailableError if LMDB fails, OSError if the folder can't be used."""
         self.folder = folder
+        self.sealing = PLAIN  # of the log that this state reflects
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
         self.changed_bytes = 0

@@ -1,6 +1,7 @@
 """Defines a container's log records: operations, grouped in frames.
 
-A frame's payload is `u32 size · msgpack list of operations · data`; to the log, everything before the data area is the
+A frame's payload is `u32 size · msgpack list of operations · data`; in an encrypted store, the list and the data of
+each `Append` are sealed blocks. To the log, everything before the data area is the
 frame's head, and the data of each `Append` a part. An operation describes the resulting change, not the request, so
 replay only applies it. Large runs are stored in separate files (`tier1.blob_files`).
 """
@@ -10,6 +11,10 @@ from __future__ import annotations
 import struct
 
 import msgspec
+
+from nadi.encryption.sealing import PLAIN, SealBrokenError, Sealing
+from nadi.errors import CorruptLogError
+from nadi.wire.fields import Buffer
 
 _SIZE = struct.Struct(">I")
 
@@ -161,12 +166,30 @@ def most_bytes(operation: AnyOperation) -> int:
     return 64
 
 
-def encode_head(operations: list[AnyOperation]) -> bytes:
-    body = _encoder.encode(operations)
+def encode_head(operations: list[AnyOperation], sealing: Sealing = PLAIN, sequence: int = 0) -> bytes:
+    """Return the head of the frame with that number."""
+    body = sealing.seal(_encoder.encode(operations), frame_context(sequence))
     return _SIZE.pack(len(body)) + body
 
 
-def decode_frame(payload: bytes) -> tuple[list[AnyOperation], int]:
-    """Return a frame's operations, and where its data area starts."""
+def decode_frame(payload: bytes, sealing: Sealing = PLAIN, sequence: int = 0) -> tuple[list[AnyOperation], int]:
+    """Return the operations of the frame with that number, and where its data area starts. CorruptLogError: it
+    can't be decrypted."""
     (size,) = _SIZE.unpack_from(payload)
-    return _decoder.decode(memoryview(payload)[4 : 4 + size]), 4 + size
+    try:
+        body = sealing.open(memoryview(payload)[4 : 4 + size], frame_context(sequence))
+    except SealBrokenError as error:
+        raise CorruptLogError("the log", 0, f"the head of frame {sequence:,} can't be decrypted: {error}") from None
+    return _decoder.decode(body), 4 + size
+
+
+def seal_frame(parts: list[bytes], sealing: Sealing, sequence: int) -> list[Buffer]:
+    """Return the frame with that number as stored. parts: its head, sealed already, and its data."""
+    if not sealing.overhead:
+        return parts
+    context = frame_context(sequence)
+    return [parts[0], *(sealing.seal(part, context) for part in parts[1:])]
+
+
+def frame_context(sequence: int) -> bytes:
+    return b"frame %d" % sequence

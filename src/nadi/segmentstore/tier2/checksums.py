@@ -21,6 +21,7 @@ from functools import cache
 import msgspec
 from crc32c import crc32c
 
+from nadi.encryption.sealing import PLAIN, SealBrokenError, Sealing
 from nadi.limits import MIB
 from nadi.wire.fields import Buffer
 
@@ -148,12 +149,12 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     boundaries: tuple[int, ...]
     sequence: int = 0
 
-    def encode(self, name: str) -> bytes:
-        body = msgspec.msgpack.encode(self)
+    def encode(self, name: str, sealing: Sealing = PLAIN) -> bytes:
+        body = bytes(sealing.seal(msgspec.msgpack.encode(self), _context(name)))
         return body + _FOOTER.pack(len(body), crc32c(body, crc32c(name.encode())), _MAGIC)
 
     @classmethod
-    def decode(cls, name: str, tail: Buffer) -> ChunkDescription | None:
+    def decode(cls, name: str, tail: Buffer, sealing: Sealing = PLAIN) -> ChunkDescription | None:
         """Return the description at the end of an object of that name, or None if it is missing or damaged.
 
         >>> described = ChunkDescription(0, 7, "s/t/0.#epoch.0", 0, 4, b"....", (0,))
@@ -169,8 +170,8 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
         if magic != _MAGIC or len(body) < size or crc32c(body, crc32c(name.encode())) != crc:
             return None
         try:
-            return msgspec.msgpack.decode(body, type=cls)
-        except msgspec.DecodeError:  # from a later version
+            return msgspec.msgpack.decode(sealing.open(body, _context(name)), type=cls)
+        except (SealBrokenError, msgspec.DecodeError):  # from a later version
             return None
 
     def resume_at(self, block: int) -> int:
@@ -180,6 +181,10 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     @property
     def continues(self) -> bool:
         return self.length > 0 and self.resume_at(0) > 0
+
+
+def _context(name: str) -> bytes:
+    return f"{name}/description".encode()
 
 
 def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:

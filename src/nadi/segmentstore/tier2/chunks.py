@@ -21,7 +21,10 @@ from urllib.parse import urlsplit
 from crc32c import crc32c
 from obstore.store import LocalStore
 
-from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.encryption.key_ring import KeyRing
+from nadi.encryption.master_keys import master_key
+from nadi.encryption.sealing import PLAIN, DataKeys, SealBrokenError, Sealing, block_context
+from nadi.errors import ConflictError, EncryptionKeyError, NotFoundError, StorageFullError, UnavailableError
 from nadi.limits import KIB
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.files import open_files
@@ -47,6 +50,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 _PUT_TIMEOUT_S = 120  # allows a chunk of 16 MiB at 140 KiB/s
 _PIECE_BYTES = 256 * KIB
+_KEYS_INTERVAL_S = 5.0  # between two looks for a new data key
 
 
 async def put_new(place: ChunkPlace, name: str, parts: Sequence[Buffer]) -> None:
@@ -94,10 +98,32 @@ def read_checked(path: Path, name: str, position: int, length: int, checksums: b
     return data[:read], damaged
 
 
+def _opened(
+    sealing: Sealing, name: str, position: int, stored: memoryview, length: int, checksums: bytes
+) -> tuple[memoryview, list[int]]:
+    """`ChunkStore.read_checked` for sealed blocks, from a block at that position of the chunk on; blocking."""
+    blocks, damaged, at = list[Buffer](), list[int](), 0
+    for begin in range(0, length, BLOCK_BYTES):
+        number, size = (position + begin) // BLOCK_BYTES, min(BLOCK_BYTES, length - begin)
+        try:
+            block = sealing.open(stored[at : at + size + sealing.overhead], block_context(name.encode(), number))
+        except SealBrokenError:
+            block = bytes(size)
+            damaged.append(number)
+        else:
+            if len(block) != size or not is_right(checksums, number, crc32c(block, seed_of(name, number))):
+                damaged.append(number)
+        blocks.append(block)
+        at += size + sealing.overhead
+    return memoryview(blocks[0] if len(blocks) == 1 else b"".join(blocks)), damaged
+
+
 class ChunkStore:
     """Chunks by name. local: the folder, if the place is one. runtime: its threads wait for the disk, and verify data.
-    claim: of the data folder that owns these chunks, if they are external. Errors have no cause: a store's messages may
-    contain credentials."""
+    claim: of the data folder that owns these chunks, if they are external. sealing: of everything stored here, once
+    `unlock`ed. Errors have no cause: a store's messages may contain credentials."""
+
+    sealing: Sealing = PLAIN
 
     def __init__(
         self,
@@ -114,7 +140,9 @@ class ChunkStore:
         self._is_alone = False  # inside a data folder
         self._chunk_place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
-        self._opened: tuple[LogEngine, ContainerRecords] | None = None
+        self._opened: tuple[LogEngine, Registry] | None = None
+        self._master: str | None = None  # source of the master key, if `unlock` got it
+        self._keys_at = 0.0  # time of the last look for a new data key
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
@@ -174,10 +202,13 @@ class ChunkStore:
 
     async def records(self) -> ContainerRecords:
         """Return the records of the store's containers. Raises as `StoreClaim.confirm`."""
+        return ContainerRecords(await self._registry(), self.runtime, is_alone=self._is_alone)
+
+    async def _registry(self) -> Registry:
         if self.claim is not None:
             await self.claim.confirm()
             self._check_mounted()
-            return await self.claim.records()
+            return await self.claim.registry()
         async with self._opening:
             if self._opened is None:
                 engine: LogEngine
@@ -186,8 +217,36 @@ class ChunkStore:
                     engine, registry = await open_files(self._local, self.runtime, is_late=True)
                 else:
                     engine, registry = await open_chunk_engines(self.url, self.runtime, **self._config)
-                self._opened = engine, ContainerRecords(registry, self.runtime, is_alone=self._is_alone)
+                self._opened = engine, registry
             return self._opened[1]
+
+    async def unlock(self, source: str | None = None, *, serves: bool = False, creates: bool = False) -> None:
+        """Open the data of an encrypted store. source: of the master key; None: an environment variable names it.
+        serves: repair the stored keys if one of their two copies is damaged. creates: create the first data key if
+        there is none. EncryptionKeyError: the keys are missing or wrong. UnavailableError: the store, or the key's
+        service, doesn't answer."""
+        self._master = source
+        master = await self.runtime.in_thread(master_key, source, self.url)
+        ring = KeyRing(await self._registry(), self.runtime)
+        if creates and not await ring.listed() and not await self.listed("snapshots"):
+            with contextlib.suppress(ConflictError):  # another server has just created it
+                await ring.rotate(master)
+        keys = await ring.unwrapped(master, heals=serves)
+        if not keys:
+            raise EncryptionKeyError(f"{self.url} has lost its data keys, `keys/data`: restore that object")
+        self.sealing = DataKeys(keys)
+
+    async def refresh_keys(self, *, at_once: bool = False) -> None:
+        """Seal with the newest data key from now on, if another process has added one. at_once: even if the last look
+        was just now. Raises as `unlock`."""
+        now = self.runtime.monotonic()
+        if not isinstance(self.sealing, DataKeys) or (now < self._keys_at + _KEYS_INTERVAL_S and not at_once):
+            return
+        ring = KeyRing(await self._registry(), self.runtime)
+        if len(await ring.listed()) > self.sealing.count:
+            master = await self.runtime.in_thread(master_key, self._master, self.url)
+            self.sealing.use(await ring.unwrapped(master, heals=True))
+        self._keys_at = now
 
     async def close(self) -> None:
         """Close the access to records; it is reopened when needed."""
@@ -273,7 +332,11 @@ class ChunkStore:
         self, name: str, position: int, length: int, checksums: bytes
     ) -> tuple[memoryview, list[int]]:
         """`read` from the start of a block; also return the numbers of damaged blocks. checksums: of the entire
-        chunk."""
+        chunk. The data of an encrypted store is decrypted, with zeros in place of damaged blocks."""
+        if self.sealing.overhead:
+            stored_at, stored_bytes = self.sealing.stored_bytes(position), self.sealing.stored_bytes(length)
+            stored = await self.read(name, stored_at, stored_bytes)
+            return await self.runtime.in_thread(_opened, self.sealing, name, position, stored, length, checksums)
         if self._local is not None:
             arguments = self._local / name, name, position, length, checksums
             try:
@@ -303,7 +366,8 @@ class ChunkStore:
         NotFoundError: the chunk is missing. UnavailableError: tier 2 doesn't answer."""
         self._check_is_file(name)
         try:
-            return ChunkDescription.decode(name, await self._chunk_place.read(name, length, None))
+            tail = await self._chunk_place.read(name, self.sealing.stored_bytes(length), None)
+            return ChunkDescription.decode(name, tail, self.sealing)
         except FileNotFoundError:
             raise self._missing(name) from None
         except DiskReadError:

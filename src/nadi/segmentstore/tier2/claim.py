@@ -100,13 +100,16 @@ class StoreClaim:
 
     async def records(self) -> ContainerRecords:
         """Return the store's records, perhaps not claimed yet. UnavailableError: the store is missing."""
-        _, registry = await self._opened()
-        return ContainerRecords(registry, self._runtime)
+        return ContainerRecords(await self.registry(), self._runtime)
 
     async def close(self) -> None:
         if self._engines is not None:
             await self._engines[0].close()
             self._engines = None
+
+    async def registry(self) -> Registry:
+        """Return the store's registry. Raises as `records`."""
+        return (await self._opened())[1]
 
     async def _opened(self) -> tuple[LogEngine, Registry]:
         if self._engines is None:
@@ -127,7 +130,9 @@ class StoreClaim:
                 await refuse_strangers(engine, self._runtime)
                 await prove(engine, registry, self._runtime)
                 named = self.store.cluster, self.store.containers
-                cluster = await named_cluster(engine, *named, self._runtime, LOG_ELSEWHERE)
+                cluster = await named_cluster(
+                    engine, *named, self._runtime, LOG_ELSEWHERE, encrypted=self.store.is_encrypted
+                )
             check_is_elsewhere(cluster, self.url)
             if cluster.cluster != self.store.cluster:
                 raise StoreError(f"{self.url} has the chunks of another data folder: give this one a separate prefix")

@@ -14,6 +14,7 @@ from nadi.object_log.opening import open_chunk_engines
 from nadi.object_log.urls import folder_of
 from nadi.runtime import Runtime
 from nadi.segmentstore.data_dir import (
+    ENCRYPTED_FORMAT,
     FORMAT,
     TIER2,
     StoreFile,
@@ -65,12 +66,17 @@ async def open_for_changes(folder: Path, runtime: Runtime) -> AsyncIterator[Chun
     """Open the chunk store of a stopped folder for changes. Raises as `chunks_of` and `StoreClaim.confirm`."""
     store = find_store(folder).store
     if store is None or not store.is_elsewhere:
-        yield ChunkStore.in_folder(folder / TIER2, runtime)
+        chunks = ChunkStore.in_folder(folder / TIER2, runtime)
+        if store is not None and store.is_encrypted:
+            await chunks.unlock()
+        yield chunks
         return
     chunks = chunks_of(folder, store, store.options, runtime)
     assert chunks.claim is not None, "it is external"
     try:
         await chunks.claim.confirm()
+        if store.is_encrypted:
+            await chunks.unlock()
         yield chunks
     finally:
         await chunks.claim.close()
@@ -108,7 +114,8 @@ async def reclaim(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     if cluster is None:
         raise StoreError(f"{url} has no chunks: check the URL")
     check_is_elsewhere(cluster, url)
-    new = StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(at.options))
+    form = ENCRYPTED_FORMAT if cluster.is_encrypted else FORMAT
+    new = StoreFile(form, cluster.cluster, cluster.containers, url, public(at.options))
     if store is not None and store.is_elsewhere and store.cluster != new.cluster:
         raise StoreError(f"{url} has the chunks of another data folder: check the URL")
     existing = container_folders(folder)
