@@ -168,10 +168,12 @@ class _PartitionWriter:
         return offset
 
     def _check_known(self, offset: int) -> None:
-        """Raise the error that tells a client that a batch is stored at an offset that isn't known. Clients count the
-        records of a batch from its offset, so -1 would be reported as -1, 0, 1 and so on."""
+        """Raise the error for a batch stored at an unknown offset. Clients count a batch's records from its offset, so
+        -1 would be reported as -1, 0, 1 and so on."""
         if offset == UNKNOWN_OFFSET and self._producer != NO_PRODUCER:
-            raise KafkaError(ErrorCode.duplicate_sequence_number, "the batch is stored; its offset isn't known any more")
+            raise KafkaError(
+                ErrorCode.duplicate_sequence_number, "the batch is stored; its offset isn't known any more"
+            )
 
     async def _store(self) -> None:
         """Store what waits until nothing does."""
