@@ -141,7 +141,7 @@ class Gate:
         if method == _OWN:
             if not hmac.compare_digest(authorization.encode("utf-8", "surrogatepass"), self.own_authorization.encode()):
                 raise NotAuthenticatedError(_NEEDED)
-            return Caller("nadi", Permissions.parse("*,READ_UPDATE"))
+            return Caller("nadi", Permissions.parse("*,READ_UPDATE"), is_server=True)
         method, value = method.lower(), value.strip()
         if method == "basic" and self._users is not None:
             return await self._basic(self._users, value, address)

@@ -191,6 +191,9 @@ RULES: dict[str, AccessRule] = {
     "getKeyValueTableConfiguration": AccessRule(_table(READ)),
     "listKeyValueTablesInScope": AccessRule(_scope(READ, _listed), lists="kvtables"),
     # nadi's own, and KEDA's
+    "listQuotas": AccessRule(_cluster(READ)),
+    "changeQuota": AccessRule(_cluster(UPDATE)),
+    "shareQuotas": AccessRule(_cluster(UPDATE)),
     "report": AccessRule(_report),
     "commitTogether": AccessRule(_stream(Act.CHANGE, _itself)),
     "findCommit": AccessRule(_stream(Act.INSPECT, _itself)),
@@ -239,7 +242,8 @@ class ControllerAccess:
             is_plain = kind_of(name.scope, name.stream) is NameKind.STREAM
             if rule.tables and is_plain and caller.may(table_resource(name.scope, name.stream), needed.token):
                 more.append(name.stream + TABLE_SUFFIX)  # Java asks for a table's token by its plain name
-            reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more)
+            user = "" if caller.is_server else caller.name
+            reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more, user=user)
         return reply
 
 

@@ -18,6 +18,7 @@ from nadi.controller.engine.workflows import Schedule, Tasks, WorkBatcher, Workf
 from nadi.controller.event_time import WatermarkRounds
 from nadi.controller.external_scaler import Demand
 from nadi.controller.metrics import Metrics
+from nadi.controller.quotas import QuotaCatalog
 from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds, check_policy
 from nadi.controller.scaling.decisions import DEFAULT_PROFILE, Profile
@@ -80,6 +81,8 @@ class Controller:
         self.metrics = Metrics(flow, rates, self.scaling, self.retention, lambda: self.unfinished)
         self._reports: dict[str, Kind] = {RETENTION: self.retention.report, LOAD: partial(loads, self.scaling.hot_keys)}
         self.demand = Demand(flow, rates)
+        self.quotas = QuotaCatalog(flow)
+        flow.admit = self.quotas.admit
         flow.steps = {
             records.CreateWork: partial(create.steps, flow),
             records.UpdateWork: partial(update.steps, flow),
@@ -109,6 +112,7 @@ class Controller:
         schedule = Schedule(self.clock, self._tasks)
         schedule.start("expired transactions", limits.TXN_TICK_MS / 1000, self.transactions.expire_due)
         schedule.start("watermarks", limits.WATERMARK_PERIOD_S, self.watermarks.round)
+        schedule.start("measurements for quotas", limits.QUOTA_STORED_S, self.quotas.measure)
         self.retention.start(schedule)
         self.scaling.start(schedule)
 

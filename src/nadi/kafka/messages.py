@@ -23,6 +23,7 @@ from nadi.errors import (
     NotAuthenticatedError,
     NotFoundError,
     ProtocolError,
+    QuotaExceededError,
     RequestTimeoutError,
     StorageFullError,
     StreamRecreatedError,
@@ -93,6 +94,7 @@ class KafkaError(NadiError):
 _CODES: tuple[tuple[type[NadiError], ErrorCode], ...] = (  # the first that fits
     (NotAuthenticatedError, ErrorCode.sasl_authentication_failed),
     (AccessDeniedError, ErrorCode.topic_authorization_failed),
+    (QuotaExceededError, ErrorCode.policy_violation),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (StreamRecreatedError, ErrorCode.unknown_topic_or_partition),  # until the door knows the new topic
     (AlreadyExistsError, ErrorCode.topic_already_exists),

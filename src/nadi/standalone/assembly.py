@@ -25,6 +25,7 @@ import nadi
 from nadi.access.authentication import Gate
 from nadi.access.fair_shares import Shares
 from nadi.access.listener import bound_sockets, raise_file_limit, uri_of
+from nadi.access.quotas import Share
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
@@ -271,6 +272,11 @@ class ServerAssembly:
             measuring = asyncio.create_task(door.measure_lags(self._has_controller), name="measure Kafka groups")
             parts.callback(measuring.cancel)
 
+    def _keep_quotas(self, parts: ShutdownSteps, server: str, share: Share) -> None:
+        """Exchange the use of quotas for shares with the active controller."""
+        keeping = self.store.quotas.keep_shared(server, share, self._runtime.sleep)
+        parts.callback(asyncio.create_task(keeping, name="share quotas").cancel)
+
     def _has_controller(self) -> bool:
         """Return whether this server reports on streams and groups."""
         return True
@@ -302,6 +308,7 @@ class ServerAssembly:
         if self.gate is not None:
             yield _sample("nadi_logins_failed", self.gate.failed_logins)
             yield _sample("nadi_permissions_refused", self.gate.refusals)
+        yield from self.store.quotas.samples()
         yield from self._more_samples()
 
 

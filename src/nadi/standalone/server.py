@@ -90,6 +90,7 @@ class Server(ServerAssembly):
         index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._own_ports(), index)
+        self._keep_quotas(parts, self.store.id, self.controller.quotas.share)
         await self._listen_kafka(parts, index)
         leaving = _Leaving(self.folder, self.store)
         parts.step("a migration's hold", leaving.stop, STOP_PORT_S)

@@ -46,6 +46,7 @@ encode = msgspec.json.Encoder().encode
 _CODES: list[tuple[type[errors.NadiError], int]] = [
     (errors.NotAuthenticatedError, 401),
     (errors.PermissionDeniedError, 403),
+    (errors.QuotaExceededError, 403),
     (errors.NotFoundError, 404),
     (errors.InvalidArgumentError, 400),
     (errors.NotEmptyError, 412),

@@ -35,6 +35,7 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamRecord
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
+from nadi.model.quotas import Quota, QuotaLimits
 from nadi.model.reports import (
     GROUP_LAG,
     LOAD,
@@ -326,6 +327,52 @@ async def delete_reader_group(call: RestCall) -> None:
     """Delete a reader group and its state."""
     group = await call.controller.reader_group(call.group)
     await call.controller.delete_reader_group(call.group, group.group_id)
+
+
+QUOTAS = "/v1/quotas"
+_QUOTA = QUOTAS + "/{kind}/{name}"
+
+
+def _owner(call: RestCall) -> str:
+    return f"{call.part('kind')}/{call.part('name')}"
+
+
+@endpoint("GET", QUOTAS, on_cluster(Permission.READ), list[Quota])
+async def list_quotas(call: RestCall) -> Any:
+    """List the quotas of scopes and users, with their use."""
+    return await call.controller.quotas.list()
+
+
+@endpoint("GET", _QUOTA, on_cluster(Permission.READ), Quota)
+async def show_quota(call: RestCall) -> Any:
+    """Show a quota with its use; the path names it as scope/NAME or user/NAME."""
+    return await call.controller.quotas.get(_owner(call))
+
+
+@endpoint(
+    "POST",
+    _QUOTA,
+    on_cluster(Permission.READ_UPDATE),
+    Quota,
+    status=201,
+    body=QuotaLimits,
+    codes={409: "The quota exists already."},
+)
+async def create_quota(call: RestCall) -> Any:
+    """Create a quota."""
+    return await call.controller.quotas.put(_owner(call), call.body, creates=True)
+
+
+@endpoint("PUT", _QUOTA, on_cluster(Permission.READ_UPDATE), Quota, body=QuotaLimits)
+async def update_quota(call: RestCall) -> Any:
+    """Replace all limits of a quota."""
+    return await call.controller.quotas.put(_owner(call), call.body, creates=False)
+
+
+@endpoint("DELETE", _QUOTA, on_cluster(Permission.READ_UPDATE), status=204)
+async def delete_quota(call: RestCall) -> None:
+    """Delete a quota."""
+    await call.controller.quotas.delete(_owner(call))
 
 
 ENDPOINTS = endpoints_of(globals())

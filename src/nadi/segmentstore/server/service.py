@@ -19,6 +19,7 @@ from cachetools import LRUCache
 from nadi import errors
 from nadi.access.commands import ACTS, acts_of
 from nadi.access.names import Act
+from nadi.access.quotas import Quotas
 from nadi.access.tokens import Token, TokenKey
 from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_CACHED
 from nadi.model.scrub import ScrubReport
@@ -92,6 +93,11 @@ class TokenCheck:
             raise errors.PermissionDeniedError("the delegation token doesn't cover this segment or command")
         return token.ends_at
 
+    def user_of(self, command: Any) -> str | None:
+        """Return the user of a command that was checked: "" if unknown, None for a server of this cluster."""
+        token = self._good.get(command.token) if self._key is not None else None
+        return token.user if token is not None else ""
+
     def has_ended(self, ends_at: float) -> bool:
         return self._key is not None and ends_at <= self._key.monotonic_s()
 
@@ -104,6 +110,7 @@ class SegmentService:
     ) -> None:
         self.scrub: Scrubber | None = None  # set by the store
         self.access = access
+        self.quotas = Quotas(runtime.monotonic)
         self._registry, self._container_of = registry, registry.container_of
         self._reader, self._runtime = reader, runtime
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
