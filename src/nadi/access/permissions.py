@@ -1,6 +1,7 @@
 """Define resources and grants, in Pravega's syntax.
 
     prn::/                                  the cluster: its list of scopes
+    prn::/audit                             the audit stream
     prn::/scope:S                           a scope: its lists, and creation in it
     prn::/scope:S/stream:T
     prn::/scope:S/reader-group:G
@@ -28,6 +29,7 @@ from urllib.parse import quote
 from nadi.errors import InvalidArgumentError
 
 CLUSTER = "prn::/"
+AUDIT = "prn::/audit"
 
 
 class Permission(enum.IntEnum):

@@ -20,7 +20,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -95,6 +95,7 @@ class UsersFile:
         self._path = path
         self._seen = self._stamp()
         self._users = read_users(path)
+        self.on_changed: Callable[[str], None] = lambda _: None  # called with the names of changed users
 
     def find(self, name: str) -> User | None:
         return self._users.get(name)
@@ -105,7 +106,9 @@ class UsersFile:
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._users = read_users(self._path)
+                before, self._users = self._users, read_users(self._path)
+                changed = {name for name, _ in before.items() ^ self._users.items()}
+                self.on_changed(", ".join(sorted(changed)))
                 log.info("reloaded the users file %s: %d users", self._path, len(self._users))
             except InvalidArgumentError as error:
                 log.error("the users file could not be reloaded, the previous users stay in effect: %s", error)

@@ -52,7 +52,8 @@ class Controller:
     """The controller of the segment stores. exchange: sends a wire command to the store that has the segment and
     returns the reply; called again after WrongHost, since segments move. endpoint_of: (host, port) of the store that
     has a segment, as reported to clients; accepts any segment name. rpc_endpoint: the controller's own address.
-    scaling: the automatic scaling profile. is_leased, place_of: see `Segments`."""
+    scaling: the automatic scaling profile. is_leased, place_of: see `Segments`. audit_retention_ms: age of deleted
+    audit records; 0 keeps all, None turns the audit stream off."""
 
     def __init__(
         self,
@@ -64,8 +65,10 @@ class Controller:
         scaling: Profile = DEFAULT_PROFILE,
         is_leased: Leased = lambda: True,
         place_of: PlaceOf = lambda _: "",
+        audit_retention_ms: int | None = None,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
+        self._audit_retention_ms = audit_retention_ms
         self.rest_port = 0  # of this server, reported to clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), WorkBatcher()
@@ -107,6 +110,8 @@ class Controller:
         await scopes.make_internal(self._flow)
         await self.transactions.load()
         await self._flow.resume()
+        if self._audit_retention_ms is not None:
+            await scopes.make_audit(self._flow, self._audit_retention_ms)
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         schedule = Schedule(self.clock, self._tasks)

@@ -432,6 +432,14 @@ QUOTA_CREATED_S = 10.0  # a stream counts for so long before its record must exi
 QUOTA_STORED_S = 10.0  # minimum time between two measurements of a scope's stored bytes,
 QUOTA_STORED_REST = 10  # and this times as long as one takes
 
+# --- audit ---------------------------------------------------------------------------------------
+AUDIT_QUEUE = 1_000  # records waiting to be written; above it administrative operations are refused,
+AUDIT_NOTES = 20  # and logins and refusals recorded a second: others are counted; half the queue is for operations
+AUDIT_BATCH = 100  # records written together
+AUDIT_TEXT_CHARS = 2_000  # of a request, a detail or a subject in a record
+AUDIT_LOGINS = 10_000  # users and addresses whose login was recorded,
+AUDIT_LOGIN_S = 3_600.0  # not again for so long: callers log in with each request
+
 # --- shutdown ------------------------------------------------------------------------------------
 STOP_PORT_S = 3.0  # for each port, and each client of other servers, once calls have had their second
 STOP_STORE_S = 90.0  # for a data folder to store queued appends, and seals, which read all of the states

@@ -89,6 +89,7 @@ class ClusterServer(ServerAssembly):
         if self._api is not None:
             self._api.cluster = self.node.operator
         self._open_own_clients(parts, ports(), self._index)
+        self._keep_audit(parts, self._index)
         self._keep_quotas(parts, self.id, self._share)
 
     async def _share(self, server: str, uses: Sequence[QuotaUse]) -> Sequence[QuotaShare]:
@@ -118,6 +119,7 @@ class ClusterServer(ServerAssembly):
             interval_s=config.log_interval_s,
             pace=GCS_PACE if self._url.startswith("gs:") else MembershipPace(),
             scaling=self._scaling,
+            audit_retention_ms=config.security.audit_retention_ms,
             version=nadi.__version__,
         )
         stores = Stores(engine, registry, ChunkStore.from_url(self._url, **config.store_options))

@@ -69,6 +69,7 @@ class Server(ServerAssembly):
             endpoint_of=lambda segment: self.store_address,
             rpc_endpoint=(self.store_address[0], config.port),
             scaling=self._scaling,
+            audit_retention_ms=config.security.audit_retention_ms,
         )
         parts.step("the controller", self.controller.stop, STOP_PORT_S)
         try:
@@ -90,6 +91,7 @@ class Server(ServerAssembly):
         index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._own_ports(), index)
+        self._keep_audit(parts, index)
         self._keep_quotas(parts, self.store.id, self.controller.quotas.share)
         await self._listen_kafka(parts, index)
         leaving = _Leaving(self.folder, self.store)
