@@ -19,6 +19,7 @@ from nadi.kafka.doors import Doors
 from nadi.kafka.groups import Groups
 from nadi.kafka.messages import (
     API_VERSIONS,
+    FETCH,
     NONE,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -73,7 +74,7 @@ class Handlers:
         about_topics = TopicRequests(access, manager, topics, doors, auto_creates=auto_creates)
         coordinators = CoordinatorRequests(access, topics, doors, groups, transactions, producing)
         self._methods: dict[int, Callable[[Peer, Request], Awaitable[Fields]]] = {
-            1: records.fetch,
+            FETCH: records.fetch,
             2: records.list_offsets,
             3: about_topics.metadata,
             8: coordinators.offset_commit,

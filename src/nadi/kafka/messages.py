@@ -43,10 +43,10 @@ Fields = dict[str, Any]
 NONE = -1  # a number that is missing
 LEADER_EPOCH = 0  # of each partition, because doors don't count them
 UNKNOWN_OPERATIONS = -(1 << 31)
-PRODUCE, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 18, 17, 36
+PRODUCE, FETCH, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 18, 17, 36
 VERSIONS = {  # by API key: the oldest and the newest version that the door implements
     PRODUCE: (3, 11),
-    1: (4, 16),  # Fetch
+    FETCH: (4, 16),
     2: (1, 10),  # ListOffsets
     3: (4, 12),  # Metadata
     8: (2, 9),  # OffsetCommit

@@ -267,7 +267,9 @@ class ServerAssembly:
         options = DoorOptions(host=config.host, port=config.kafka_port, advertised_host=config.advertised_host)
         own = "" if self.gate is None else self.gate.own_authorization
         manager = await parts.enter_async_context(clients.of(own))
-        door = KafkaDoor(manager, options, gate=self.gate, tls=self._context, budget=self.store.budget)
+        is_own = clients.ports is not None and clients.ports.token  # or the store counts what the door sends it
+        quotas = self.store.quotas if is_own else None
+        door = KafkaDoor(manager, options, gate=self.gate, tls=self._context, budget=self.store.budget, quotas=quotas)
         with listening(config.host, config.kafka_port, "--kafka-port"):
             await door.start()
         parts.step("the Kafka port", door.stop, STOP_PORT_S)

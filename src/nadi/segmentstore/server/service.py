@@ -7,6 +7,7 @@ Most commands are answered in one turn (`segments`); the others are here.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -81,6 +82,7 @@ class TokenCheck:
         self._key = key
         self._good: LRUCache[str, Token] = LRUCache(TOKENS_CACHED)
         self.audit: AuditTrail | None = None
+        self.own_token = secrets.token_urlsafe(32)  # without a key, marks what this server sends itself
 
     @property
     def checks_tokens(self) -> bool:
@@ -109,7 +111,9 @@ class TokenCheck:
 
     def user_of(self, command: Any) -> str | None:
         """Return the user of a command that was checked: "" if unknown, None for a server of this cluster."""
-        token = self._good.get(command.token) if self._key is not None else None
+        if self._key is None:
+            return None if command.token == self.own_token else ""
+        token = self._good.get(command.token)
         return token.user if token is not None else ""
 
     def has_ended(self, ends_at: float) -> bool:
