@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ async def test_wire_commands_that_change_streams_are_recorded(server: EmbeddedSe
         await writer.create_stream("home", "wired", 1)
         segment = "home/wired/0.#epoch.0"
         stores = stores_of(writer)
-        await stores.ask(wire.SealSegment(0, segment, ""), wire.SegmentSealed)
+        await stores.ask(wire.SealSegment(0, segment, ""), wire.SegmentSealed)  # type: ignore[arg-type]
     (record,) = await asyncio.to_thread(found, server, "segment.seal", segment)
     assert (record["user"], record["door"], record["outcome"]) == ("writer", "wire", "done")
 
@@ -164,7 +164,7 @@ async def test_nobody_changes_the_audit_stream(server: EmbeddedServer, name: str
             writer = await manager.create_writer(scope, stream, ack_timeout=2)
             await (await writer.write(b"forged"))
 
-        calls = [
+        calls: list[Callable[[], Awaitable[object]]] = [
             forge,
             lambda: manager.update_stream(scope, stream, retention=RetentionPolicy.by_time(1)),
             lambda: manager.seal_stream(scope, stream),
@@ -184,7 +184,7 @@ async def test_nobody_changes_the_audit_stream(server: EmbeddedServer, name: str
             wire.SetupAppend(0, bytes(16), segment, ""),
         ):
             with pytest.raises(NadiError):
-                await stores.ask(command, wire.SegmentSealed)
+                await stores.ask(command, wire.SegmentSealed)  # type: ignore[arg-type]
     async with httpx.AsyncClient(base_url=server.rest_uri, auth=(name, PASSWORD)) as rest:
         path = "/v1/scopes/_system/streams/audit"
         assert (await rest.delete(path)).status_code == 403

@@ -24,16 +24,20 @@ GRANTS = {"root": "prn::*,READ_UPDATE", "ann": f"prn::/scope:{SCOPE},READ_UPDATE
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     folder = tmp_path_factory.mktemp("kafka-quotas")
     security = ServerSecurity(users_file=users_file(folder / "settings", GRANTS))
-    more = {"security": security} if request.param == "users" else {}
-    with nadi.embedded(folder / "data", kafka_port=0, **more) as server:
+    more = security if request.param == "users" else ServerSecurity()
+    with nadi.embedded(folder / "data", kafka_port=0, security=more) as server:
         server.has_users = request.param == "users"  # type: ignore[attr-defined]
         yield server
 
 
 def settings(server: EmbeddedServer) -> dict[str, object]:
-    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.password": PASSWORD}
+    login: dict[str, object] = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.password": PASSWORD,
+    }
     logs_in = server.has_users  # type: ignore[attr-defined]
-    return {"bootstrap.servers": server.kafka_address} | (login | {"sasl.username": "ann"} if logs_in else {})
+    return {"bootstrap.servers": server.kafka_address, **(login | {"sasl.username": "ann"} if logs_in else {})}
 
 
 def root(server: EmbeddedServer) -> nadi.StreamManager:
