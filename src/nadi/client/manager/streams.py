@@ -47,7 +47,7 @@ from nadi.client.tables.table import Table
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import ConflictError, NotFoundError, TruncatedError, UnavailableError
 from nadi.model.event_time import EventTime
-from nadi.model.quotas import Quota, QuotaLimits
+from nadi.model.quotas import Quota, QuotaLimits, check_owner
 from nadi.model.reports import (
     LOAD,
     RETENTION,
@@ -206,6 +206,7 @@ class StreamManager(EventStreams, Structures, Closing):
 
     async def quota(self, owner: str) -> Quota:
         """Return the quota of an owner, `scope/NAME` or `user/NAME`, with its current use; NotFoundError."""
+        check_owner(owner)
         (quota,) = await self._controller.quotas("listQuotas", QuotasRequest(owner=owner))
         return quota
 
@@ -235,6 +236,7 @@ class StreamManager(EventStreams, Structures, Closing):
         return True
 
     async def _change_quota(self, owner: str, kind: QuotaChange.Kind, limits: QuotaLimits | None = None) -> None:
+        check_owner(owner)
         request = QuotaChange(owner=owner, kind=kind, limits=msgspec.json.encode(limits))
         await self._controller.quotas("changeQuota", request)
 

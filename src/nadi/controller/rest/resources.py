@@ -362,7 +362,10 @@ async def list_quotas(call: RestCall) -> Any:
     return await call.controller.quotas.list()
 
 
-@endpoint("GET", _QUOTA, on_cluster(Permission.READ), Quota)
+_NO_OWNER = {400: "The path names neither a scope nor a user."}
+
+
+@endpoint("GET", _QUOTA, on_cluster(Permission.READ), Quota, codes=_NO_OWNER)
 async def show_quota(call: RestCall) -> Any:
     """Show a quota with its use; the path names it as scope/NAME or user/NAME."""
     return await call.controller.quotas.get(_owner(call))
@@ -389,7 +392,7 @@ async def update_quota(call: RestCall) -> Any:
     return await call.controller.quotas.put(_owner(call), call.body, creates=False)
 
 
-@endpoint("DELETE", _QUOTA, on_cluster(Permission.READ_UPDATE), status=204, action="quota.change")
+@endpoint("DELETE", _QUOTA, on_cluster(Permission.READ_UPDATE), status=204, codes=_NO_OWNER, action="quota.change")
 async def delete_quota(call: RestCall) -> None:
     """Delete a quota."""
     await call.controller.quotas.delete(_owner(call))
