@@ -158,7 +158,12 @@ def configuration() -> str:
 def metrics() -> str:
     sources = {
         "Streams and reader groups": ["nadi.controller.metrics"],
-        "Each server": ["nadi.standalone.assembly", "nadi.segmentstore.metrics"],
+        "Each server": [
+            "nadi.standalone.assembly",
+            "nadi.segmentstore.metrics",
+            "nadi.access.audit",
+            "nadi.access.quotas",
+        ],
         "Clusters": ["nadi.cluster.admin.metrics"],
     }
     text = ["# Metrics", "The metrics of `GET /metrics`."]

@@ -205,6 +205,21 @@ class ServerSecurity:
         default_text="none",
         panel=_SECURITY,
     )
+    audit: str = _option(
+        "on",
+        "Whether to record logins and administrative operations in _system/audit: on or off.",
+        panel=_SECURITY,
+        choices=("on", "off"),
+        needs=("users_file", "bearer_keys"),
+    )
+    audit_retention_s: int = _option(
+        0,
+        "Age after which audit records are deleted, in seconds; 0 keeps them.",
+        key="audit-retention",
+        panel=_SECURITY,
+        least=0,
+        needs=("users_file", "bearer_keys"),
+    )
     insecure_public: bool = _option(False, "Allow a public address without authentication.", panel=_SECURITY)
     tls_ca: _PathText | None = _option(
         None,
@@ -222,6 +237,11 @@ class ServerSecurity:
     def authenticates(self) -> bool:
         """Whether callers must authenticate."""
         return self.users_file is not None or self.bearer_keys is not None
+
+    @property
+    def audit_retention_ms(self) -> int | None:
+        """The age of audit records; None without an audit stream."""
+        return self.audit_retention_s * 1000 if self.authenticates and self.audit == "on" else None
 
     def check_address(self, host: str, advertised_host: str | None) -> None:
         """Raise InvalidArgumentError if listening on `host` is unsafe, or if clients can't connect to the advertised

@@ -37,6 +37,7 @@ Each leaf's message says what failed, why and what to do; its attributes carry t
     ├── AccessDeniedError           the caller isn't allowed to do that
     │   ├── NotAuthenticatedError   missing or wrong credentials
     │   └── PermissionDeniedError   the caller lacks the permission: ask the administrator for it
+    ├── QuotaExceededError          a scope or user has used up its quota: free some, or have the quota raised
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the requested data was truncated: continue from `start_offset`
     │   ├── SegmentTruncatedError   the entire segment was truncated: continue from the stream's head
@@ -279,6 +280,17 @@ class NotAuthenticatedError(AccessDeniedError):
 
 class PermissionDeniedError(AccessDeniedError):
     """The caller is authenticated but lacks the permission; the error doesn't reveal whether the target exists."""
+
+
+class QuotaExceededError(NadiError):
+    """A scope or a user has as much as its quota allows: the call can't succeed until it uses less."""
+
+    @classmethod
+    def of(cls, owner: str, limit: str, most: int, used: int, wanted: int) -> QuotaExceededError:
+        return cls(
+            f"quota exceeded: {limit} of {owner} are limited to {most:,}; it has {used:,} and would have {wanted:,}: "
+            f"delete some, or let an administrator run nadi quota update {owner} --{limit.replace('_', '-')} N"
+        )
 
 
 class SchemaIncompatibleError(ConflictError):

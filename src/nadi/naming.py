@@ -31,6 +31,7 @@ TABLE_SUFFIX = "_kvtable"
 SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are Java ints
 INTERNAL_SCOPE = "_system"
 CLUSTER_SCOPE = "_cluster"  # pseudo scope that names functions of the server; holds no streams
+AUDIT_STREAM = "audit"  # of the internal scope
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
 REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: start offset of a revisioned stream

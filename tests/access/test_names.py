@@ -78,13 +78,14 @@ SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NO_TOKENS, NO_TO
 CLUSTER = Promise(
     "prn::/", UPDATE, None, None, None, NO_TOKENS, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None)
 )
+AUDIT = Promise("prn::/audit", READ, None, None, None, (READ, READ), NO_TOKENS, (READ, None, None, None, None, None))
 _ID = "00000000000000000000000000000001"
 PARTS = {  # suffixes of a stream's segments; other names have no such segments
     f"#transaction.{_ID}": (UPDATE, UPDATE, None, None, None, None),
     f"#transient.{_ID}.{_ID}": (UPDATE, UPDATE, None, None, None, None),
 }
 NAMES = [*(("home", name) for name in STREAM_NAMES), *(("_system", n) for n in ("s", "_MARKs", "_RGg", "s_kvtable"))]
-NAMES.append(("_cluster", "scrub"))
+NAMES += [("_cluster", "scrub"), ("_system", "audit")]
 UNKNOWN = [  # names that begin or end like internal names, or combine several
     *(("home", name) for name in (
         "_x", "_kvtable", "_RG", "_MARK", "_RG_kvtable", "_MARK_kvtable", "_RG_RGg", "_RG_RGg_kvtable",
@@ -114,6 +115,8 @@ OPERATIONS = [
 def promise(scope: str, name: str) -> Promise:
     if (scope, name) in UNKNOWN:
         return Promise(f"prn::/scope:{scope}/*", None, None, None, None, NO_TOKENS, NO_TOKENS, (None,) * 6)
+    if (scope, name) == ("_system", "audit"):
+        return AUDIT
     return {"_system": SYSTEM, "_cluster": CLUSTER}.get(scope) or STREAM_NAMES[name]
 
 

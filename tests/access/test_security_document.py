@@ -32,6 +32,10 @@ LINES: dict[str, dict[str, set[str]]] = {
         "prn::/,READ": {"list scopes"},
         "prn::/,READ_UPDATE": {"list scopes", "create a scope", "delete a scope"},
     },
+    "prn::/audit": {
+        "prn::/audit,READ": {"read the audit stream"},
+        "prn::/,READ_UPDATE;prn::/scope:*,READ_UPDATE": set(),
+    },
     "prn::/scope:S": {
         f"{SCOPE},READ": {"list streams"},  # creating a nadi group reads its streams' heads
         f"{SCOPE},READ;{SCOPE}/*,READ": {"list streams", "make a group", "delete a group"},
@@ -64,6 +68,7 @@ ACTS: dict[str, dict[str, Callable[[Manager], Any]]] = {  # deletions last
         "create a scope": lambda user: user.create_scope("new"),
         "delete a scope": lambda user: user.delete_scope("new"),
     },
+    "prn::/audit": {"read the audit stream": lambda user: next(iter(user.read_events("_system", "audit")))},
     "prn::/scope:S": {
         "list streams": lambda user: user.list_streams("home"),
         "make a group": lambda user: user.reader_group_manager("home").create_reader_group("mine", "T"),
@@ -121,6 +126,7 @@ def test_every_line_of_the_tables_is_tested() -> None:
         "_bookmarks_kvtable": ("home", "_bookmarks_kvtable") in NAMES,
         "_schemas_kvtable": ("home", "_schemas_kvtable") in NAMES,
         "_streamtables_kvtable": ("home", "_streamtables_kvtable") in NAMES,
+        "_system/audit": ("_system", "audit") in NAMES,
         "_system/…": ("_system", "s") in NAMES,
         "_cluster/scrub": ("_cluster", "scrub") in NAMES,
         "_…": ("home", "_x") in UNKNOWN and ("_other", "s") in UNKNOWN,

@@ -13,7 +13,7 @@ import pytest
 
 import nadi
 import nadi.client as client
-from nadi.client import KeyValueTableConfiguration, ScalingPolicy, StateKind, StreamManager
+from nadi.client import KeyValueTableConfiguration, QuotaLimits, ScalingPolicy, StateKind, StreamManager
 from nadi.client.serializers import Arrow, Json, Msgpack, Struct
 from nadi.client.writing.blocks import as_bytes
 from nadi.errors import InvalidArgumentError, InvalidNameError, InvalidStreamCutError
@@ -69,6 +69,8 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by parameter name
     "primary": ("text", 5),
     "token": (5, None),
     "predicate": (5, None),
+    "owner": (5, None, "home", "scope/a b", "group/g"),
+    "limits": (5, None, {"streams": 1}),
 }
 OTHERS: dict[str, tuple[Any, ...]] = {  # methods where the parameter has another meaning
     "StreamManager.create_byte_reader.start": ("head", 1.5, -1),
@@ -193,6 +195,7 @@ class World:
             "config": KeyValueTableConfiguration(4),
             "expected": 0,
         }
+        self.good |= {"owner": "scope/o", "limits": QuotaLimits(streams=1_000)}
         self.good |= {"field": "t", "offset": 0, "data": b"", "after": {}}
         self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda value: value}
 

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from nadi.access import audit, quotas
 from nadi.cluster.admin import metrics as cluster
 from nadi.controller import metrics as controller
 from nadi.observe.metrics import MetricDefinition
@@ -16,10 +17,11 @@ from nadi.segmentstore import metrics as store
 from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS
-OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}
+OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS, **audit.MEANINGS}
 OF_A_DOOR = {"nadi_kafka_group_lag_records": OF_A_SERVER.pop("nadi_kafka_group_lag_records")}  # tests/kafka
 OF_A_CLUSTER = cluster.MEANINGS
-ALL: Mapping[str, MetricDefinition] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER, **OF_A_DOOR}
+OF_QUOTAS = quotas.MEANINGS  # of servers with quotas
+ALL: Mapping[str, MetricDefinition] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER, **OF_A_DOOR, **OF_QUOTAS}
 OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
 Auth = tuple[str, str] | None
 

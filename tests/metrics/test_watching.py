@@ -17,7 +17,7 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import nadi
-from nadi.client import StreamManager
+from nadi.client import QuotaLimits, StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from tests.access.support import PASSWORD
 from tests.metrics.conftest import ADMIN
@@ -51,6 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedS
         StreamManager(one.controller_uri) as manager,
     ):
         manager.create_scope("home")
+        manager.create_quota("user/ann", QuotaLimits(bytes_in=10**9, connections=9))
         manager.create_stream("home", "meters", 4)
         with manager.create_writer("home", "meters") as writer:
             for number in range(20):
@@ -62,6 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedS
         consumer.commit(offsets=[TopicPartition("payments", 0, 0)], asynchronous=False)
         consumer.close()
         until(lambda: any("nadi_kafka_group_lag_records{" in scraped(server.rest_uri) for server in (one, two)))
+        until(lambda: all("nadi_quota_limit{" in scraped(server.rest_uri) for server in (one, two)))
         yield [one, two]
 
 

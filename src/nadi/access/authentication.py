@@ -25,13 +25,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
+from nadi.access.audit import AuditedAct, AuditTrail
 from nadi.access.fair_shares import FairQueue, Shares
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import WRONG_LOGIN, User, UsersFile, hash_of_no_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
-from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGIN_FAILED_S, LOGINS_AT_ONCE, LOGINS_CACHED, LOGINS_WAITING
+from nadi.limits import (
+    AUDIT_LOGIN_S,
+    AUDIT_LOGINS,
+    AUTHORIZATION_MAX_CHARS,
+    LOGIN_FAILED_S,
+    LOGINS_AT_ONCE,
+    LOGINS_CACHED,
+    LOGINS_WAITING,
+)
 from nadi.throttled_log import SeldomWarning
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ _TOO_MANY = "too many logins from this address are being checked: try again soon
 
 class Gate:
     """Authenticator of callers. `failed_logins` and `refusals` count since the start. certificates: None if clients
-    have none."""
+    have none. audit: records logins and refused callers, and what callers do; None without an audit stream."""
 
     def __init__(
         self,
@@ -74,11 +83,21 @@ class Gate:
         self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
+        self.audit: AuditTrail | None = None
+        self._recorded: TTLCache[tuple[str, str], None] = TTLCache(AUDIT_LOGINS, AUDIT_LOGIN_S)
         self._report = SeldomWarning(log, "failed logins: %d, the last from %s: %s")
 
     @property
     def needs_certificate(self) -> bool:
         return self._certificates is not None
+
+    def begin_audit(self, audit: AuditTrail) -> None:
+        """Record what callers do from now on."""
+        self.audit = audit
+        if self._users is not None:
+            self._users.on_changed = lambda names: audit.note(
+                AuditedAct(action="users.change", subject=names, user="", door="users file")
+            )
 
     def share_own(self, secret: str) -> None:
         """Accept what other servers of the cluster, which know the secret, ask as this server itself."""
@@ -86,14 +105,19 @@ class Gate:
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Return the sender of `authorization`; raise NotAuthenticatedError if it is missing or wrong."""
-        with self._counted(peer):
-            return await self._caller(authorization, peer.rpartition(":")[0])
+        address = peer.rpartition(":")[0]
+        with self._refusals(_tried(authorization), peer):
+            caller = await self._caller(authorization, address)
+        self._logged_in(caller, address)
+        return caller
 
     def certified(self, certificate: bytes, peer: str = "") -> Caller:
         """Return the user of a client certificate (DER); NotAuthenticatedError if it isn't a user's."""
         assert self._certificates is not None, "the handshake asked for it"
-        with self._counted(peer):
-            return self._user(self._certificates.user_of(certificate))
+        with self._refusals("", peer):
+            caller = self._user(self._certificates.user_of(certificate))
+        self._logged_in(caller, peer.rpartition(":")[0])
+        return caller
 
     def authorization_of(self, certificate: bytes, peer: str = "") -> str:
         """Return what stands for a client certificate in a request without an `authorization`, here and on the other
@@ -101,13 +125,25 @@ class Gate:
         return f"{self.own_authorization} {quote(self.certified(certificate, peer).name, safe='')}"
 
     @contextmanager
-    def _counted(self, peer: str) -> Iterator[None]:
+    def _refusals(self, name: str, peer: str) -> Iterator[None]:
+        """Count and record a refused login by that name."""
         try:
             yield
         except NotAuthenticatedError as error:
-            self.failed_logins += 1
-            self._report(peer or "unknown", error)
+            self._refused_login(name, peer.rpartition(":")[0], peer or "unknown", error)
             raise
+
+    def _refused_login(self, name: str, address: str, peer: str, error: Exception) -> None:
+        self.failed_logins += 1
+        self._report(peer, error)
+        if self.audit is not None:
+            self.audit.note(AuditedAct(action="login", subject=name, user=name, address=address), "refused", str(error))
+
+    def _logged_in(self, caller: Caller, address: str) -> None:
+        """Record the first login of a caller from an address, as requests log in again and again."""
+        if self.audit is not None and not caller.is_server and (caller.name, address) not in self._recorded:
+            self._recorded[caller.name, address] = None
+            self.audit.note(AuditedAct(action="login", subject=caller.name, user=caller.name, address=address))
 
     async def authorized(
         self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
@@ -121,9 +157,15 @@ class Gate:
     def require(self, caller: Caller, resource: str, permission: Permission | None) -> None:
         if permission is None:
             self.refusals += 1
+            if self.audit is not None:
+                act = AuditedAct(action="access", subject=resource, user=caller.name)
+                self.audit.note(act, "refused", "only the server itself may do this")
             raise PermissionDeniedError("only the server itself may do this")
         if not caller.may(resource, permission):
             self.refusals += 1
+            if self.audit is not None:
+                act = AuditedAct(action="access", subject=resource, user=caller.name)
+                self.audit.note(act, "refused", f"it requires {permission.name}")
             raise PermissionDeniedError(f"the request requires {permission.name} on {resource[:700]}: ask for a grant")
 
     def current(self, caller: Caller) -> Caller:
@@ -155,14 +197,17 @@ class Gate:
         try:
             reply, user = login.reply(message)
         except NotAuthenticatedError as error:
-            self.failed_logins += 1
-            self._report(address or "unknown", error)
+            self._refused_login(login.name, address, address or "unknown", error)
             async with self._permits.of(address):
                 await asyncio.sleep(LOGIN_FAILED_S)
             raise
         finally:
             self._shares.leave(address)
-        return reply, None if user is None else Caller(user.name, user.permissions)
+        if user is None:
+            return reply, None
+        caller = Caller(user.name, user.permissions)
+        self._logged_in(caller, address)
+        return reply, caller
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -180,7 +225,7 @@ class Gate:
                 raise NotAuthenticatedError(_NEEDED)
             if user:
                 return self._user(unquote(user))
-            return Caller("nadi", Permissions.parse("*,READ_UPDATE"))
+            return Caller("nadi", Permissions.parse("*,READ_UPDATE"), is_server=True)
         method, value = method.lower(), value.strip()
         if method == "basic" and self._users is not None:
             return await self._basic(self._users, value, address)
@@ -256,6 +301,17 @@ class _Check:
             self._waiting -= 1
             if not self._waiting:
                 self.task.cancel()
+
+
+def _tried(authorization: str | None) -> str:
+    """Return the user that Basic credentials name, as far as they can be read."""
+    method, _, value = (authorization or "")[:AUTHORIZATION_MAX_CHARS].partition(" ")
+    if method.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(value, validate=True).decode().partition(":")[0]
+    except (binascii.Error, ValueError):
+        return ""
 
 
 def _retrieve_error(task: asyncio.Task[Caller]) -> None:

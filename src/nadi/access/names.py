@@ -13,6 +13,7 @@ any other name with a leading underscore; unknown names are reserved for the ser
     _RG<group>_kvtable   the state of a nadi reader group: its readers write it, and the group's creator creates it
     <name>_kvtable       a table of a user or of Python's reader groups, or a partition of a key-value table
     _bookmarks_kvtable   a table that nadi's clients share in a scope, like the others of CLIENT_TABLES
+    _system/audit        the audit stream: auditors read it, only the server writes and truncates it
     _system/...          the controller's tables
     _cluster/scrub       the scrub of the server, for callers that may create scopes
 
@@ -27,8 +28,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from nadi.access.permissions import CLUSTER, Permission, reader_group_resource, scope_resource, stream_resource
+from nadi.access.permissions import AUDIT, CLUSTER, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.naming import (
+    AUDIT_STREAM,
     CLIENT_TABLES,
     CLUSTER_SCOPE,
     INTERNAL_SCOPE,
@@ -50,6 +52,7 @@ class NameKind(enum.Enum):
     GROUP_TABLE = "a reader group's state"
     TABLE = "a table"
     SHARED_TABLE = "a scope's shared table"
+    AUDIT = "the audit stream"
     SYSTEM = "internal to the server"
     CLUSTER = "an operation of the whole server"
     UNKNOWN = "an unknown internal name"
@@ -158,6 +161,13 @@ RIGHTS: dict[NameKind, Rights] = {
         write=(_UPDATE, _UPDATE),
         segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
+    NameKind.AUDIT: Rights(
+        resource=lambda scope, name: AUDIT,
+        requests={Act.INSPECT: _READ},
+        read=(_READ, _READ),
+        write=None,
+        segments={SegmentPart.WHOLE: {Act.READ: _READ}},
+    ),
     NameKind.CLUSTER: Rights(
         resource=lambda scope, name: CLUSTER,
         requests={Act.INSPECT: _UPDATE},
@@ -183,7 +193,7 @@ _INTERNAL = (
 def kind_of(scope: str, name: str) -> NameKind:
     """Return the kind of a stream's or a table's name."""
     if scope == INTERNAL_SCOPE:
-        return NameKind.SYSTEM
+        return NameKind.AUDIT if name == AUDIT_STREAM else NameKind.SYSTEM
     if scope == CLUSTER_SCOPE and name == SCRUB:
         return NameKind.CLUSTER
     if scope.startswith("_"):

@@ -1,6 +1,7 @@
 """Define resources and grants, in Pravega's syntax.
 
     prn::/                                  the cluster: its list of scopes
+    prn::/audit                             the audit stream
     prn::/scope:S                           a scope: its lists, and creation in it
     prn::/scope:S/stream:T
     prn::/scope:S/reader-group:G
@@ -28,6 +29,7 @@ from urllib.parse import quote
 from nadi.errors import InvalidArgumentError
 
 CLUSTER = "prn::/"
+AUDIT = "prn::/audit"
 
 
 class Permission(enum.IntEnum):
@@ -36,25 +38,25 @@ class Permission(enum.IntEnum):
     READ_UPDATE = 2
 
 
-def _name(name: str) -> str:
+def quoted(name: str) -> str:
     """Quote a name so that an invalid one can't be mistaken for part of another resource; valid names don't change."""
     return quote(name, safe="").replace("~", "%7E")
 
 
 def scope_resource(scope: str) -> str:
-    return f"prn::/scope:{_name(scope)}"
+    return f"prn::/scope:{quoted(scope)}"
 
 
 def stream_resource(scope: str, stream: str) -> str:
-    return f"prn::/scope:{_name(scope)}/stream:{_name(stream)}"
+    return f"prn::/scope:{quoted(scope)}/stream:{quoted(stream)}"
 
 
 def reader_group_resource(scope: str, group: str) -> str:
-    return f"prn::/scope:{_name(scope)}/reader-group:{_name(group)}"
+    return f"prn::/scope:{quoted(scope)}/reader-group:{quoted(group)}"
 
 
 def table_resource(scope: str, table: str) -> str:
-    return f"prn::/scope:{_name(scope)}/key-value-table:{_name(table)}"
+    return f"prn::/scope:{quoted(scope)}/key-value-table:{quoted(table)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,11 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated caller."""
+    """An authenticated caller. is_server: it is a server of this cluster itself."""
 
     name: str
     permissions: Permissions
+    is_server: bool = False
 
     def may(self, resource: str, permission: Permission) -> bool:
         return self.permissions.on(resource) >= permission

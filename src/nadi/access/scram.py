@@ -23,6 +23,11 @@ class ScramLogin:
             return verifier_of_nobody(self._mechanism, name, self._unknown_key)
         return verifiers_of(self._known.password_hash)[self._mechanism]
 
+    @property
+    def name(self) -> str:
+        """The user that logs in; "" if unknown."""
+        return self._known.name if self._known is not None else ""
+
     def reply(self, message: bytes) -> tuple[bytes, User | None]:
         """Return the reply to a message and, once it has logged in, the user; NotAuthenticatedError."""
         self._users.refresh()

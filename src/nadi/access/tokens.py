@@ -1,11 +1,11 @@
 """Issue and check delegation tokens, which the controller gives to clients and the segment store accepts.
 
 A token is a JSON Web Token signed with HS512, in Pravega's form: one claim per resource, named after it, with the
-permission as its value; `nadi.access.names` defines what that allows. The master token has the claim `*` and never
-expires: the controller uses it for internal commands.
+permission as its value; `nadi.access.names` defines what that allows. Another claim names the user, percent-quoted,
+whose quota pays. The master token has the claim `*` and never expires: the controller uses it for internal commands.
 
     {"sub": "segmentstoreresource", "aud": "segmentstore", "iat": ..., "exp": ...,
-     "prn::/scope:home/stream:meters": "READ_UPDATE"}
+     "prn::/scope:home/stream:meters": "READ_UPDATE", "nadi-user": "ann"}
 
 Pravega's Rust and Python clients decode the payload with the standard base64 alphabet, and panic without an `exp`. In
 the payload's encoding only `>`, `?`, `~` and non-ASCII characters produce `-` or `_`; resources don't contain these,
@@ -22,9 +22,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from nadi.access.names import Act, segment_permission
-from nadi.access.permissions import Permission, stream_resource
+from nadi.access.permissions import Permission, quoted, stream_resource
 from nadi.access.users import replace_private_file
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
@@ -34,16 +35,19 @@ KEY_FILE = "token-key"
 _ALGORITHM = "HS512"
 _SUBJECT, _AUDIENCE = "segmentstoreresource", "segmentstore"
 _EVERYTHING = "*"
+_USER = "nadi-user"
 _STREAM = re.compile(r"prn::/scope:([^/]+)/stream:([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token whose signature is valid. `streams` is keyed by `scope/stream`; `ends_at` is on the monotonic clock."""
+    """A token whose signature is valid. `streams` is keyed by `scope/stream`; `ends_at` is on the monotonic clock.
+    user: "" if unknown; None for the server's own token."""
 
     streams: Mapping[str, Permission]
     everything: Permission
     ends_at: float
+    user: str | None = ""
 
     def permits(self, segment: str, act: Act) -> bool:
         """Return whether the token allows `act` on a segment."""
@@ -95,8 +99,8 @@ class TokenKey:
             )
         return cls.in_file(path, lifetime_s)
 
-    def issue(self, scope: str, stream: str, permission: Permission, *more: str) -> str:
-        """Return a token for one stream, and for `more` streams of its scope."""
+    def issue(self, scope: str, stream: str, permission: Permission, *more: str, user: str = "") -> str:
+        """Return a token of a user for one stream, and for `more` streams of its scope."""
         import jwt  # slow to import, and most servers don't use access control
 
         now = int(self.now_s())
@@ -107,6 +111,8 @@ class TokenKey:
             "exp": now + self.lifetime_s,
             **{stream_resource(scope, stream): permission.name for stream in (stream, *more)},
         }
+        if user:
+            claims[_USER] = quoted(user)
         token = jwt.encode(claims, self._key, _ALGORITHM)
         payload = token.split(".")[1]
         assert not {"-", "_"} & set(payload), "the Rust client can't decode this payload"
@@ -146,7 +152,9 @@ class TokenKey:
                 everything = permission
             elif permission is not None and match is not None:
                 streams[f"{match[1]}/{match[2]}"] = permission
-        return Token(streams, everything, self.monotonic_s() + left_s)
+        user = claims.get(_USER, "")
+        user = None if everything is Permission.READ_UPDATE else unquote(user) if isinstance(user, str) else ""
+        return Token(streams, everything, self.monotonic_s() + left_s, user)
 
     def _left_s(self, claims: Mapping[str, Any]) -> float:
         """Return the remaining seconds of a token's validity. It expires by the wall clock, which may have been changed

@@ -17,7 +17,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,6 +93,7 @@ class UsersFile:
     def __init__(self, path: Path) -> None:
         self._file = Reloaded("the users file", [path], partial(read_users, path))
         self._users = self._file.current()
+        self.on_changed: Callable[[str], None] = lambda _: None  # called with the names of changed users
 
     def find(self, name: str) -> User | None:
         return self._users.get(name)
@@ -104,7 +105,9 @@ class UsersFile:
 
     def refresh(self) -> None:
         """Read the file again if it was changed."""
-        self._users = self._file.current()
+        before, self._users = self._users, self._file.current()
+        if self._users is not before:
+            self.on_changed(", ".join(sorted({name for name, _ in before.items() ^ self._users.items()})))
 
 
 class Verifier(NamedTuple):

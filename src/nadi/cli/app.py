@@ -122,6 +122,7 @@ _COMMANDS = {
     "lake": ("lake.lake_app", "Run and manage Iceberg tables that follow streams."),
     "search": ("search.search_app", "Run and manage full-text search and standing queries."),
     "spark": ("spark.commands.spark_app", "List Spark options, manage mirrored checkpoints."),
+    "quota": ("quotas.quota_app", "Manage quotas, which limit scopes and users."),
     "cluster": ("cluster.commands.cluster_app", "Manage a cluster's servers and store."),
     "tier2": ("admin.repair.tier2_app", "Manage where a stopped data folder keeps its chunks."),
 }

@@ -42,6 +42,8 @@ from nadi.client.tables.table import TableValue as TableValue
 from nadi.client.writing.ack import Ack as Ack
 from nadi.model.cutorder import CutOrder as CutOrder
 from nadi.model.event_time import EventTime as EventTime
+from nadi.model.quotas import Quota as Quota
+from nadi.model.quotas import QuotaLimits as QuotaLimits
 from nadi.model.readergroup import StreamDataRetention as StreamDataRetention
 from nadi.model.scrub import ScrubPass as ScrubPass
 from nadi.model.scrub import ScrubReport as ScrubReport

@@ -67,8 +67,9 @@ class NodeSettings:
 
     containers: number for a new cluster; None: see `open_cluster`. open_log: opens a log outside the store. gate: for
     callers; with it, tokens are valid for `token_lifetime_s`. security: for connections to other servers. channels: see
-    `RequestProxy`. interval_s: see `ChainLog`. pace: of the whole cluster. version: of nadi, for people.
-    encryption: source of the master key, see `ChunkStore.unlock`; a new cluster is encrypted unless it is None.
+    `RequestProxy`. interval_s: see `ChainLog`. pace: of the whole cluster. audit_retention_ms: see `Controller`.
+    version: of nadi, for people. encryption: source of the master key, see `ChunkStore.unlock`; a new cluster is
+    encrypted unless it is None.
     """
 
     containers: int | None = None
@@ -80,6 +81,7 @@ class NodeSettings:
     interval_s: float = 0.0
     pace: MembershipPace = field(default_factory=MembershipPace)
     scaling: Profile = DEFAULT_PROFILE
+    audit_retention_ms: int | None = None
     version: str = ""
     encryption: str | None = None
 
@@ -278,6 +280,7 @@ class ClusterNode:
             endpoint_of=self.map.endpoint_of,
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
+            audit_retention_ms=self._settings.audit_retention_ms,
             is_leased=partial(
                 self.reconciler.may_command, CONTROLLER_CONTAINER, self.reconciler.epoch(CONTROLLER_CONTAINER)
             ),

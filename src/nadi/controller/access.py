@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from nadi.access.audit import AuditedAct
 from nadi.access.authentication import Gate
 from nadi.access.names import Act, NameKind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
@@ -191,6 +192,9 @@ RULES: dict[str, AccessRule] = {
     "getKeyValueTableConfiguration": AccessRule(_table(READ)),
     "listKeyValueTablesInScope": AccessRule(_scope(READ, _listed), lists="kvtables"),
     # nadi's own, and KEDA's
+    "listQuotas": AccessRule(_cluster(READ)),
+    "changeQuota": AccessRule(_cluster(UPDATE)),
+    "shareQuotas": AccessRule(_cluster(UPDATE)),
     "report": AccessRule(_report),
     "commitTogether": AccessRule(_stream(Act.CHANGE, _itself)),
     "findCommit": AccessRule(_stream(Act.INSPECT, _itself)),
@@ -202,6 +206,42 @@ RULES: dict[str, AccessRule] = {
     "GetMetricSpec": _SCALER,
     "GetMetrics": _SCALER,
 }
+
+
+AUDITED = {  # administrative RPCs, with the actions in their audit records
+    "createScope": "scope.create",
+    "deleteScope": "scope.delete",
+    "deleteScopeRecursive": "scope.delete",
+    "createStream": "stream.create",
+    "updateStream": "stream.update",
+    "truncateStream": "stream.truncate",
+    "sealStream": "stream.seal",
+    "deleteStream": "stream.delete",
+    "scale": "stream.scale",
+    "createReaderGroup": "group.create",
+    "updateReaderGroup": "group.update",
+    "deleteReaderGroup": "group.delete",
+    "createKeyValueTable": "table.create",
+    "deleteKeyValueTable": "table.delete",
+    "changeQuota": "quota.change",
+}
+_NAMES = ("scope", "stream", "readerGroup", "readerGroupName", "kvtName", "owner")  # fields of requests
+
+
+def _subject(request: Any) -> str:
+    named = getattr(request, "streamInfo", request)
+    return "/".join(text for name in _NAMES if isinstance(text := getattr(named, name, None), str) and text)
+
+
+def _detail(reply: Any) -> str:
+    """Return the status of a reply, unless it means success."""
+    field = reply.DESCRIPTOR.fields_by_name.get("status")
+    status = field.enum_type.values_by_number[reply.status].name if field is not None else ""
+    return "" if status in ("SUCCESS", "STARTED") else status
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 class ControllerAccess:
@@ -229,6 +269,13 @@ class ControllerAccess:
         rule, needed, caller = await self.permit(rpc, request, context)
         if needed is None or caller is None:
             return await method(request)
+        if (audit := self._gate.audit) is not None and (action := AUDITED.get(rpc)) is not None:
+            user, address = "" if caller.is_server else caller.name, context.peer().rpartition(":")[0]
+            text = " ".join(str(request).split())
+            act = AuditedAct(
+                action=action, subject=_subject(request), user=user, address=address, door="grpc", request=text
+            )
+            return await audit.run(act, _awaited(method(request)), _detail)
         reply = await method(request)
         while rule.lists and _is_emptied(reply, rule.lists, caller):
             request.continuationToken.CopyFrom(reply.continuationToken)
@@ -239,7 +286,8 @@ class ControllerAccess:
             is_plain = kind_of(name.scope, name.stream) is NameKind.STREAM
             if rule.tables and is_plain and caller.may(table_resource(name.scope, name.stream), needed.token):
                 more.append(name.stream + TABLE_SUFFIX)  # Java asks for a table's token by its plain name
-            reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more)
+            user = "" if caller.is_server else caller.name
+            reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more, user=user)
         return reply
 
 

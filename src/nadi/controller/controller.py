@@ -18,6 +18,7 @@ from nadi.controller.engine.workflows import Schedule, Tasks, WorkBatcher, Workf
 from nadi.controller.event_time import WatermarkRounds
 from nadi.controller.external_scaler import Demand
 from nadi.controller.metrics import Metrics
+from nadi.controller.quotas import QuotaCatalog
 from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds, check_policy
 from nadi.controller.scaling.decisions import DEFAULT_PROFILE, Profile
@@ -51,7 +52,8 @@ class Controller:
     """The controller of the segment stores. exchange: sends a wire command to the store that has the segment and
     returns the reply; called again after WrongHost, since segments move. endpoint_of: (host, port) of the store that
     has a segment, as reported to clients; accepts any segment name. rpc_endpoint: the controller's own address.
-    scaling: the automatic scaling profile. is_leased, place_of: see `Segments`."""
+    scaling: the automatic scaling profile. is_leased, place_of: see `Segments`. audit_retention_ms: age of deleted
+    audit records; 0 keeps all, None turns the audit stream off."""
 
     def __init__(
         self,
@@ -63,8 +65,10 @@ class Controller:
         scaling: Profile = DEFAULT_PROFILE,
         is_leased: Leased = lambda: True,
         place_of: PlaceOf = lambda _: "",
+        audit_retention_ms: int | None = None,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
+        self._audit_retention_ms = audit_retention_ms
         self.rest_port = 0  # of this server, reported to clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), WorkBatcher()
@@ -80,6 +84,8 @@ class Controller:
         self.metrics = Metrics(flow, rates, self.scaling, self.retention, lambda: self.unfinished)
         self._reports: dict[str, Kind] = {RETENTION: self.retention.report, LOAD: partial(loads, self.scaling.hot_keys)}
         self.demand = Demand(flow, rates)
+        self.quotas = QuotaCatalog(flow)
+        flow.admit = self.quotas.admit
         flow.steps = {
             records.CreateWork: partial(create.steps, flow),
             records.UpdateWork: partial(update.steps, flow),
@@ -104,11 +110,14 @@ class Controller:
         await scopes.make_internal(self._flow)
         await self.transactions.load()
         await self._flow.resume()
+        if self._audit_retention_ms is not None:
+            await scopes.make_audit(self._flow, self._audit_retention_ms)
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         schedule = Schedule(self.clock, self._tasks)
         schedule.start("expired transactions", limits.TXN_TICK_MS / 1000, self.transactions.expire_due)
         schedule.start("watermarks", limits.WATERMARK_PERIOD_S, self.watermarks.round)
+        schedule.start("measurements for quotas", limits.QUOTA_STORED_S, self.quotas.measure)
         self.retention.start(schedule)
         self.scaling.start(schedule)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable
 
+from nadi.access.audit import AuditedAct
 from nadi.access.authentication import Gate
 from nadi.access.users import MECHANISMS
 from nadi.client.aio import StreamManager
@@ -18,6 +19,7 @@ from nadi.kafka.doors import Doors
 from nadi.kafka.groups import Groups
 from nadi.kafka.messages import (
     API_VERSIONS,
+    FETCH,
     NONE,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -37,6 +39,15 @@ BEFORE_LOGIN = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 _PLAIN = "PLAIN"
 _MECHANISMS = (_PLAIN, *MECHANISMS)
 _GROUP, _TRANSACTION = 0, 1  # types of coordinators
+_AUDITED = {  # requests, with the actions in audit records
+    19: "stream.create",
+    20: "stream.delete",
+    21: "stream.truncate",
+    33: "stream.update",
+    37: "stream.scale",
+    42: "group.delete",
+    44: "stream.update",
+}
 
 
 class Handlers:
@@ -63,7 +74,7 @@ class Handlers:
         about_topics = TopicRequests(access, manager, topics, doors, auto_creates=auto_creates)
         coordinators = CoordinatorRequests(access, topics, doors, groups, transactions, producing)
         self._methods: dict[int, Callable[[Peer, Request], Awaitable[Fields]]] = {
-            1: records.fetch,
+            FETCH: records.fetch,
             2: records.list_offsets,
             3: about_topics.metadata,
             8: coordinators.offset_commit,
@@ -101,6 +112,16 @@ class Handlers:
 
     async def answer(self, peer: Peer, request: Request) -> Fields:
         """Return the fields of the response; an unexpected NadiError becomes the response's error code."""
+        action = _AUDITED.get(request.key)
+        if action is not None and self._gate is not None and self._gate.audit is not None:
+            user, text = "" if peer.caller is None else peer.caller.name, str(request.body)
+            act = AuditedAct(
+                action=action, subject=_subject(request), user=user, address=peer.host, door="kafka", request=text
+            )
+            return await self._gate.audit.run(act, self._handled(peer, request), lambda it: ", ".join(_errors(it)))
+        return await self._handled(peer, request)
+
+    async def _handled(self, peer: Peer, request: Request) -> Fields:
         return await self._methods[request.key](peer, request)
 
     async def produce(self, peer: Peer, request: Request) -> Awaitable[Fields]:
@@ -171,6 +192,24 @@ class Handlers:
             return {"key": key, **missing, "error_code": ErrorCode.invalid_request, "error_message": "an unknown type"}
         door = self._doors.leader("group" if kind == _GROUP else "transaction", key)
         return {"key": key, "node_id": door.node_id, "host": door.host, "port": door.port}
+
+
+def _subject(request: Request) -> str:
+    """Return the names of the topics or groups of a request."""
+    body = request.body
+    named = [*getattr(body, "topics", ()), *getattr(body, "resources", ()), *getattr(body, "groups_names", ())]
+    names = [getattr(item, "name", None) or getattr(item, "resource_name", item) for item in named]
+    return ", ".join([*map(str, names), *map(str, getattr(body, "topic_names", ()))])
+
+
+def _errors(fields: Fields) -> list[str]:
+    """Return the names of the errors in a response."""
+    code = fields.get("error_code") or ErrorCode.none
+    found = [] if code == ErrorCode.none else [ErrorCode(code).name]
+    for value in fields.values():
+        if isinstance(value, list | tuple):
+            found += [error for item in value if isinstance(item, dict) for error in _errors(item)]
+    return found
 
 
 def api_versions() -> Fields:

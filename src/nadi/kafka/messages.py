@@ -23,6 +23,7 @@ from nadi.errors import (
     NotAuthenticatedError,
     NotFoundError,
     ProtocolError,
+    QuotaExceededError,
     RequestTimeoutError,
     StorageFullError,
     StreamRecreatedError,
@@ -42,10 +43,10 @@ Fields = dict[str, Any]
 NONE = -1  # a number that is missing
 LEADER_EPOCH = 0  # of each partition, because doors don't count them
 UNKNOWN_OPERATIONS = -(1 << 31)
-PRODUCE, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 18, 17, 36
+PRODUCE, FETCH, API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 18, 17, 36
 VERSIONS = {  # by API key: the oldest and the newest version that the door implements
     PRODUCE: (3, 11),
-    1: (4, 16),  # Fetch
+    FETCH: (4, 16),
     2: (1, 10),  # ListOffsets
     3: (4, 12),  # Metadata
     8: (2, 9),  # OffsetCommit
@@ -93,6 +94,7 @@ class KafkaError(NadiError):
 _CODES: tuple[tuple[type[NadiError], ErrorCode], ...] = (  # the first that fits
     (NotAuthenticatedError, ErrorCode.sasl_authentication_failed),
     (AccessDeniedError, ErrorCode.topic_authorization_failed),
+    (QuotaExceededError, ErrorCode.policy_violation),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (StreamRecreatedError, ErrorCode.unknown_topic_or_partition),  # until the door knows the new topic
     (AlreadyExistsError, ErrorCode.topic_already_exists),

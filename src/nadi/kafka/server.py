@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from nadi.access.listener import (
     bound_sockets,
     raise_file_limit,
 )
+from nadi.access.quotas import IN, OUT, Brake, Quotas
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.defaults import DEFAULT_HOST, DEFAULT_KAFKA_PARTITIONS, DEFAULT_KAFKA_PORT, DEFAULT_KAFKA_SCOPE
@@ -37,6 +39,7 @@ from nadi.kafka.groups import Groups
 from nadi.kafka.handlers import BEFORE_LOGIN, Handlers, api_versions
 from nadi.kafka.messages import (
     API_VERSIONS,
+    FETCH,
     PRODUCE,
     ErrorCode,
     Fields,
@@ -90,7 +93,7 @@ class KafkaDoor:
     """A door, as `async with KafkaDoor(manager, DoorOptions())`. `address`: "host:port" for clients.
 
     gate: authenticates callers by SASL or by their certificates; None if they needn't. manager: must have all rights on
-    the scope.
+    the scope. quotas: of the server, which doesn't count the manager's own requests; None if it does.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class KafkaDoor:
         gate: Gate | None = None,
         tls: TlsContexts | None = None,
         budget: Budget | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._manager, self._options, self.gate, self._tls = manager, options, gate, tls
+        self.quotas, self.scope = quotas or Quotas(time.monotonic), options.scope
         self.budget = budget or Budget(2 * KAFKA_RECEIVED_BYTES)
         self._producing = Producing()
         self._topics = Topics(
@@ -227,12 +232,12 @@ def _abort(protocol: asyncio.BaseProtocol) -> None:
 
 
 class _Answer:
-    """A response to send. fields: None if the producer wants none."""
+    """A response to send. fields: None if the producer wants none. throttle_ms: how long its client isn't read."""
 
-    __slots__ = ("fields", "request", "size")
+    __slots__ = ("fields", "request", "size", "throttle_ms")
 
-    def __init__(self, request: Request, fields: Awaitable[Fields], size: int) -> None:
-        self.request, self.fields, self.size = request, fields, size
+    def __init__(self, request: Request, fields: Awaitable[Fields], size: int, throttle_ms: int = 0) -> None:
+        self.request, self.fields, self.size, self.throttle_ms = request, fields, size, throttle_ms
 
 
 class _Connection:
@@ -247,6 +252,8 @@ class _Connection:
         self._received = door.budget.receiving.account()
         self._sending = door.budget.sending.account()
         self._peer = Peer(accepted.address, self._sending)
+        self._unmuted = asyncio.Event()
+        self._brake = Brake(door.quotas, self._unmuted.set)
 
     async def run(self) -> None:
         self._use_certificate()
@@ -262,6 +269,7 @@ class _Connection:
         except* Exception as group:
             log.error("a Kafka connection failed", exc_info=group)
         finally:
+            self._brake.close()
             self._drop_answers()
             self._received.hold(0)
             self._sending.hold(0)
@@ -295,6 +303,9 @@ class _Connection:
     async def _read_all(self) -> None:
         now = asyncio.get_running_loop().time
         while True:
+            while self._brake.is_on:  # as Kafka's brokers do: KIP-219
+                self._unmuted.clear()
+                await self._unmuted.wait()
             self._read_by = now() + KAFKA_IDLE_S
             head = await self._reader.readexactly(4)
             self._read_by = math.inf
@@ -314,7 +325,20 @@ class _Connection:
                 request = Request(API_VERSIONS, 0, error.correlation, "", None)
                 await self._answers.put(_Answer(request, _unsupported(), size))
                 continue
-            await self._answers.put(_Answer(request, await self._begin(request), size))
+            fields = await self._begin(request)
+            throttle_ms = self._throttle_ms(IN, size) if request.key == PRODUCE else 0
+            await self._answers.put(_Answer(request, fields, size, throttle_ms))
+
+    def _throttle_ms(self, first: int, size_bytes: int) -> int:
+        """Count a request against its quotas; return how long the client isn't read, so that it can wait itself."""
+        quotas, caller = self._door.quotas, self._peer.caller
+        if not quotas.is_limiting:
+            return 0
+        wait_s = quotas.take(first, self._door.scope, "" if caller is None else caller.name, size_bytes)
+        if wait_s <= 0:
+            return 0
+        self._brake.hold(wait_s)
+        return math.ceil(1000 * wait_s)
 
     async def _exactly(self, size: int) -> bytes:
         """Return the next bytes, whose peer may not pause for long if they are many."""
@@ -368,6 +392,10 @@ class _Connection:
                 log.exception("a Kafka request of API %d failed", answer.request.key)
                 fields = {"error_code": ErrorCode.unknown_server_error}
             request = answer.request
+            if request.key == FETCH:
+                answer.throttle_ms = self._throttle_ms(OUT, _records_bytes(fields))
+            if answer.throttle_ms:
+                fields = {**fields, "throttle_time": answer.throttle_ms}
             if request.key != PRODUCE or request.body.acks:
                 await self._send(encoded(request.key, request.version, request.correlation, fields))
             self._received.give(answer.size)
@@ -383,6 +411,12 @@ class _Connection:
         finally:
             self._sent_by = math.inf
             self._sending.give(len(frame))
+
+
+def _records_bytes(fields: Fields) -> int:
+    """Return the size of the records in a response to a fetch."""
+    topics = fields.get("responses", ())
+    return sum(len(partition.get("records") or b"") for topic in topics for partition in topic["partitions"])
 
 
 async def _unsupported() -> Fields:

@@ -420,6 +420,26 @@ BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
 TLS_HANDSHAKES_A_TURN = 1  # started by each port in an iteration of the loop: 0.5 ms with ECDSA, 3 ms with RSA-3072
 TLS_HANDSHAKE_S = 20.0  # a slower peer is disconnected
 
+# --- quotas --------------------------------------------------------------------------------------
+QUOTAS_MAX = 1_000  # of scopes and users: each server gets all of them every second
+QUOTA_SHARE_S = 1.0  # interval at which servers report their use and get their shares
+QUOTA_SERVER_S = 5.0  # a server that hasn't reported for this long doesn't get a share
+QUOTA_IDLE_SHARE = 0.1  # of a rate, divided evenly among the servers: the rest is divided by use
+QUOTA_BURST_S = 1.0  # worth of a rate that an idle owner may use at once
+QUOTA_WAIT_MAX_S = 10.0  # of one peer, for one request: clients take a server for dead after 50 s without replies
+QUOTA_COUNTED_S = 1.0  # minimum time between two counts of a scope's streams
+QUOTA_CREATED_S = 10.0  # a stream counts for so long before its record must exist
+QUOTA_STORED_S = 10.0  # minimum time between two measurements of a scope's stored bytes,
+QUOTA_STORED_REST = 10  # and this times as long as one takes
+
+# --- audit ---------------------------------------------------------------------------------------
+AUDIT_QUEUE = 1_000  # records waiting to be written; above it administrative operations are refused,
+AUDIT_NOTES = 20  # and logins and refusals recorded a second: others are counted; half the queue is for operations
+AUDIT_BATCH = 100  # records written together
+AUDIT_TEXT_CHARS = 2_000  # of a request, a detail or a subject in a record
+AUDIT_LOGINS = 10_000  # users and addresses whose login was recorded,
+AUDIT_LOGIN_S = 3_600.0  # not again for so long: callers log in with each request
+
 # --- shutdown ------------------------------------------------------------------------------------
 STOP_PORT_S = 3.0  # for each port, and each client of other servers, once calls have had their second
 STOP_STORE_S = 90.0  # for a data folder to store queued appends, and seals, which read all of the states

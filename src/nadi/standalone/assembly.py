@@ -17,16 +17,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import nadi
+from nadi.access.audit import AuditTrail
 from nadi.access.authentication import Gate
 from nadi.access.fair_shares import Shares
 from nadi.access.listener import bound_sockets, raise_file_limit, uri_of
+from nadi.access.quotas import Share
 from nadi.access.tls import ClientCertificates, ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
@@ -34,7 +36,7 @@ from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakeoverError
 from nadi.limits import INGEST_ANSWER_S, METRICS_GROUPS, PAGE_ANSWER_S, REST_SOCKET_BYTES, STOP_PORT_S, THREAD_SWITCH_S
 from nadi.loopback_clients import OwnClients, ServerPorts
-from nadi.naming import check_path
+from nadi.naming import AUDIT_STREAM, INTERNAL_SCOPE, check_path
 from nadi.observe.health import Component
 from nadi.observe.metrics import MetricDefinition, Sample, Value, by_name
 from nadi.runtime import REAL, Runtime
@@ -46,6 +48,7 @@ from nadi.standalone.ports import listening
 if TYPE_CHECKING:
     import grpc
 
+    from nadi.client.aio import EventWriter, StreamManager
     from nadi.cluster.proxy.rest import RestProxy
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.intake import DataRequest, RejectedRecords
@@ -115,6 +118,8 @@ class ServerAssembly:
         security.check_address(self._config.host, self._config.advertised_host)
         self._tls = tls_of(security, connects=True)
         self.gate = gate_of(security)
+        if self.gate is not None and security.audit_retention_ms is not None:
+            self.gate.begin_audit(AuditTrail(self._config.advertised_host or self._config.host, self._runtime))
         self._contexts = self._tls.context if self._tls is not None else None
         async with ShutdownSteps() as parts:
             if self.gate is not None:
@@ -264,7 +269,9 @@ class ServerAssembly:
         options = DoorOptions(host=config.host, port=config.kafka_port, advertised_host=config.advertised_host)
         own = "" if self.gate is None else self.gate.own_authorization
         manager = await parts.enter_async_context(clients.of(own))
-        door = KafkaDoor(manager, options, gate=self.gate, tls=self._contexts, budget=self.store.budget)
+        is_own = clients.ports is not None and clients.ports.token  # or the store counts what the door sends it
+        quotas = self.store.quotas if is_own else None
+        door = KafkaDoor(manager, options, gate=self.gate, tls=self._contexts, budget=self.store.budget, quotas=quotas)
         with listening(config.host, config.kafka_port, "--kafka-port"):
             await door.start()
         parts.step("the Kafka port", door.stop, STOP_PORT_S)
@@ -272,6 +279,30 @@ class ServerAssembly:
         if config.rest_port is not None:
             measuring = asyncio.create_task(door.measure_lags(self._has_controller), name="measure Kafka groups")
             parts.callback(measuring.cancel)
+
+    def _keep_audit(self, parts: ShutdownSteps, clients: OwnClients) -> None:
+        """Write the audit records of this server, through clients with all rights."""
+        if self.gate is None or self.gate.audit is None:
+            return
+        trail, own = self.gate.audit, self.gate.own_authorization
+        writers: dict[StreamManager, EventWriter] = {}  # at most one: a client is closed when it isn't used
+
+        async def store(records: Sequence[bytes]) -> None:
+            async with clients.of(own) as manager:
+                writer = writers.pop(manager, None) or await manager.create_writer(INTERNAL_SCOPE, AUDIT_STREAM)
+                for ack in [await writer.write(record, "") for record in records]:
+                    await ack
+                writers.clear()
+                writers[manager] = writer
+
+        self.store.access.audit = trail
+        parts.callback(asyncio.create_task(trail.keep(store), name="write audit records").cancel)
+        parts.step("the audit records", trail.flush, STOP_PORT_S)
+
+    def _keep_quotas(self, parts: ShutdownSteps, server: str, share: Share) -> None:
+        """Exchange the use of quotas for shares with the active controller."""
+        keeping = self.store.quotas.keep_shared(server, share, self._runtime.sleep)
+        parts.callback(asyncio.create_task(keeping, name="share quotas").cancel)
 
     def _has_controller(self) -> bool:
         """Return whether this server reports on streams and groups."""
@@ -302,8 +333,11 @@ class ServerAssembly:
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
         yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
         if self.gate is not None:
+            if self.gate.audit is not None:
+                yield from self.gate.audit.samples()
             yield _sample("nadi_logins_failed", self.gate.failed_logins)
             yield _sample("nadi_permissions_refused", self.gate.refusals)
+        yield from self.store.quotas.samples()
         yield from self._more_samples()
 
 

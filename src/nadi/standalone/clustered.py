@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import nadi
 from nadi.client.control.security import ClientCertificate, Security
@@ -16,6 +20,7 @@ from nadi.controller.scaling.decisions import profile_of
 from nadi.errors import DataFolderError
 from nadi.limits import PAGE_ANSWER_S, STOP_PORT_S
 from nadi.loopback_clients import OwnClients, ServerPorts
+from nadi.model.quotas import QuotaShare, QuotaUse
 from nadi.object_log.engine import LogEngine
 from nadi.object_log.identity import OwnLog, known_cluster
 from nadi.object_log.opening import log_name, open_engines, open_log
@@ -28,6 +33,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.shutdown import ShutdownSteps
 from nadi.standalone.assembly import ServerAssembly, own_certificate
 from nadi.standalone.health import server_health
+from nadi.wire.rpc import quotas_pb2
 
 _COPIES = "copies"
 
@@ -89,6 +95,15 @@ class ClusterServer(ServerAssembly):
         if self._api is not None:
             self._api.cluster = self.node.operator
         self._open_own_clients(parts, ports(), self._index)
+        self._keep_audit(parts, self._index)
+        self._keep_quotas(parts, self.id, self._share)
+
+    async def _share(self, server: str, uses: Sequence[QuotaUse]) -> Sequence[QuotaShare]:
+        request = quotas_pb2.QuotaUses(server=server, uses=msgspec.json.encode(uses))
+        reply: Any = await self.node.proxy.ask(
+            "shareQuotas", request, "" if self.gate is None else self.gate.own_authorization
+        )
+        return msgspec.json.decode(reply.records, type=list[QuotaShare])
 
     async def _open_node(self, parts: ShutdownSteps) -> None:
         """Open the object store, and this server's segment store over it."""
@@ -112,6 +127,7 @@ class ClusterServer(ServerAssembly):
             interval_s=config.log_interval_s,
             pace=GCS_PACE if self._url.startswith("gs:") else MembershipPace(),
             scaling=self._scaling,
+            audit_retention_ms=config.security.audit_retention_ms,
             version=nadi.__version__,
             encryption=config.security.encryption_key,
         )

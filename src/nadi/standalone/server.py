@@ -74,6 +74,7 @@ class Server(ServerAssembly):
             endpoint_of=lambda segment: self.store_address,
             rpc_endpoint=(self.store_address[0], config.port),
             scaling=self._scaling,
+            audit_retention_ms=config.security.audit_retention_ms,
         )
         parts.step("the controller", self.controller.stop, STOP_PORT_S)
         try:
@@ -92,9 +93,12 @@ class Server(ServerAssembly):
         await self._listen_rpc(parts, config.port, add)
         parts.callback(self.controller.end_waits)  # before the gRPC port closes, which waits for the calls under way
         parts.step("the REST port", self._stop_rest, STOP_PORT_S)  # before the controller, for requests under way
-        index = OwnClients(PAGE_ANSWER_S, self._own_ports("" if tokens is None else tokens.master()))
+        own_token = self.store.access.own_token if tokens is None else tokens.master()
+        index = OwnClients(PAGE_ANSWER_S, self._own_ports(own_token))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._own_ports(), index)
+        self._keep_audit(parts, index)
+        self._keep_quotas(parts, self.store.id, self.controller.quotas.share)
         await self._listen_kafka(parts, index)
         leaving = _Leaving(self.folder, self.store)
         parts.step("a migration's hold", leaving.stop, STOP_PORT_S)

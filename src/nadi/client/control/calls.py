@@ -195,7 +195,7 @@ def _error_of(address: str, error: grpc.aio.AioRpcError) -> NadiError:
         NotAuthenticatedError: refused,
         PermissionDeniedError: refused,
     }
-    kind = kind_of(code.name)
+    kind = kind_of(code.name, text)
     if kind is not None:
         return kind(texts.get(kind, text))
     if code == grpc.StatusCode.ALREADY_EXISTS:

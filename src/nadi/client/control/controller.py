@@ -45,12 +45,14 @@ from nadi.errors import (
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, RPC_STREAMS_MAX, TXN_WAIT_S
 from nadi.model.event_time import EventTime
+from nadi.model.quotas import Quota
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, container_key, parse_segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
 from nadi.wire.rpc import transactions_pb2 as together
+from nadi.wire.rpc.quotas_pb2 import QuotaRecords
 from nadi.wire.time_index import ARRIVAL
 
 _MASK_64 = (1 << 64) - 1
@@ -262,6 +264,9 @@ class ControllerClient(ControllerCalls):
             if not page.token:
                 return records
             request.token = page.token
+
+    async def quotas(self, rpc: str, request: Any) -> list[Quota]:
+        return msgspec.json.decode((await self.call(rpc, request, QuotaRecords)).records, type=list[Quota])
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
         scope_info = pb.ScopeInfo(scope=scope)

@@ -45,8 +45,9 @@ from nadi.client.stream_cuts.cuts import StreamCuts
 from nadi.client.stream_cuts.slices import NamedSlices
 from nadi.client.tables.table import Table
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import TruncatedError, UnavailableError
+from nadi.errors import ConflictError, NotFoundError, TruncatedError, UnavailableError
 from nadi.model.event_time import EventTime
+from nadi.model.quotas import Quota, QuotaLimits, check_owner
 from nadi.model.reports import (
     LOAD,
     RETENTION,
@@ -64,6 +65,7 @@ from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SCRUB_SEGMENT, check_name
 from nadi.wire import commands as wire
+from nadi.wire.rpc.quotas_pb2 import QuotaChange, QuotasRequest
 
 _LEAVING_TIMEOUT_S = 2.0
 _CLOSING_TIMEOUT_S = 6.0  # a writer stops signing off after 5 s, and logs it
@@ -195,6 +197,48 @@ class StreamManager(EventStreams, Structures, Closing):
     async def list_scopes(self) -> list[str]:
         """Return the names of all scopes."""
         return await self._controller.list_scopes()
+
+    # --- quotas -----------------------------------------------------------------------------
+
+    async def list_quotas(self) -> list[Quota]:
+        """Return the quotas of all scopes and users, with their current use."""
+        return await self._controller.quotas("listQuotas", QuotasRequest())
+
+    async def quota(self, owner: str) -> Quota:
+        """Return the quota of an owner, `scope/NAME` or `user/NAME`, with its current use; NotFoundError."""
+        check_owner(owner)
+        (quota,) = await self._controller.quotas("listQuotas", QuotasRequest(owner=owner))
+        return quota
+
+    async def create_quota(self, owner: str, limits: QuotaLimits) -> bool:
+        """Limit a scope or a user; return False if it has a quota already.
+
+        >>> from nadi.client import QuotaLimits, StreamManager
+        >>> with StreamManager() as manager:  # doctest: +SKIP
+        ...     manager.create_quota("scope/home", QuotaLimits(bytes_in=10_000_000, streams=100))
+        """
+        try:
+            await self._change_quota(owner, QuotaChange.CREATE, limits)
+        except ConflictError:
+            return False
+        return True
+
+    async def update_quota(self, owner: str, limits: QuotaLimits) -> None:
+        """Replace all limits of a quota; NotFoundError. Servers apply the change within seconds."""
+        await self._change_quota(owner, QuotaChange.UPDATE, limits)
+
+    async def delete_quota(self, owner: str) -> bool:
+        """Remove all limits of a scope or a user; return False if it doesn't have a quota."""
+        try:
+            await self._change_quota(owner, QuotaChange.DELETE)
+        except NotFoundError:
+            return False
+        return True
+
+    async def _change_quota(self, owner: str, kind: QuotaChange.Kind, limits: QuotaLimits | None = None) -> None:
+        check_owner(owner)
+        request = QuotaChange(owner=owner, kind=kind, limits=msgspec.json.encode(limits))
+        await self._controller.quotas("changeQuota", request)
 
     # --- streams ----------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
-from nadi.access.fair_shares import Shares
+from nadi.access.fair_shares import LoopTurns, Shares
 from nadi.access.reloading import FileStamp
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
@@ -22,11 +24,11 @@ from nadi.cluster.proxy.active import FORWARDED, Active, ActiveAddresses, Cluste
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.server import Answers, ForwardedStatus, RpcCall, add_answers
+from nadi.controller.grpc.server import KINDS, Answers, ForwardedStatus, RpcCall, add_answers
 from nadi.controller.grpc.service import Service
 from nadi.controller.rest.endpoint import Api
 from nadi.errors import UnavailableError
-from nadi.limits import FORWARD_CHANNELS, FORWARD_KEEPALIVE_S, PEER_CONNECT_S, RPC_STREAMS_MAX
+from nadi.limits import CLUSTER_CALL_S, FORWARD_CHANNELS, FORWARD_KEEPALIVE_S, PEER_CONNECT_S, RPC_STREAMS_MAX
 from nadi.wire.rpc.service import WATCHES, path
 
 
@@ -107,10 +109,36 @@ class RequestProxy:
                 raise UnavailableError("no server is known to have the active controller: try again later")
             return await self._forward.answer(call)
 
+    async def ask(self, rpc: str, request: Message, authorization: str) -> Message:
+        """Make a call of this server itself to the active controller, here or elsewhere; UnavailableError."""
+        context = _OwnContext(authorization)
+        call = RpcCall(rpc, request.SerializeToString(), context, _OWN_PEER, LoopTurns(1), AsyncExitStack())
+        try:
+            reply = await self._answer(call)
+        except ForwardedStatus as refusal:
+            raise UnavailableError(refusal.text) from refusal
+        return KINDS[rpc][1].FromString(reply) if isinstance(reply, bytes) else reply
+
     def peer_of(self, context: Any) -> str:
         """Return the peer that made a call: the original one if a server of this cluster forwarded it."""
         proof = _forwarded(context)
         return (self._key.proven(proof) if proof is not None else None) or str(context.peer())
+
+
+_OWN_PEER = "ipv4:127.0.0.1:0"
+
+
+class _OwnContext:
+    """The context of a call that a server itself makes."""
+
+    def __init__(self, authorization: str) -> None:
+        self._authorization = authorization
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", self._authorization),) if self._authorization else ()
+
+    def time_remaining(self) -> float:
+        return CLUSTER_CALL_S
 
 
 def _forwarded(call: Any) -> str | None:

@@ -216,12 +216,15 @@ class _WorkflowRequest:
 
 
 class Workflows:
+    """admit: called before a stream is created or scaled, with its new number of segments; QuotaExceededError."""
+
     def __init__(self, metadata: ControllerMetadata, segments: Segments, clock: Runtime, tasks: Tasks) -> None:
         self.metadata = metadata
         self.segments = segments
         self.clock = clock
         self.tasks = tasks
         self.steps: dict[type[Any], Steps] = {}
+        self.admit: Callable[[StreamName, int], Awaitable[None]] | None = None
         self._pending: dict[str, dict[str, AnyWork]] = {}
         self._full: dict[str, errors.StorageFullError] = {}  # by lock key: why its work is waiting
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

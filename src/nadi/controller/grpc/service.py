@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -43,9 +43,11 @@ from nadi.controller.state.records import TableConfig, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
 from nadi.limits import STREAM_MAX_SEGMENTS, TXN_BATCH_MAX, TXN_WAIT_S
+from nadi.model.quotas import QuotaLimits, QuotaUse
 from nadi.naming import segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler_pb
+from nadi.wire.rpc import quotas_pb2 as quotas_pb
 from nadi.wire.rpc import reports_pb2 as reports_pb
 from nadi.wire.rpc import transactions_pb2 as together_pb
 from nadi.wire.time_index import ARRIVAL
@@ -63,6 +65,7 @@ _STATES = {
     TxnState.COMMITTED: together_pb.TransactionStates.COMMITTED,
     TxnState.ABORTED: together_pb.TransactionStates.ABORTED,
 }
+T = TypeVar("T")
 Fields = dict[str, Any]  # of a reply, by name
 Errors = type[Exception] | tuple[type[Exception], ...]
 Method = Callable[[Any, Any], Awaitable[Any]]
@@ -126,6 +129,13 @@ def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[M
         return answer
 
     return with_status
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgumentError(f"the request about quotas is invalid: {error}") from error
 
 
 class Service:
@@ -443,6 +453,25 @@ class Service:
     @outcomes(pb.RemoveWriterResponse, field="result")
     async def remove_writer(self, request: pb.RemoveWriterRequest) -> None:
         await self._controller.remove_writer(stream_name(request.stream), request.writer)
+
+    async def list_quotas(self, request: quotas_pb.QuotasRequest) -> quotas_pb.QuotaRecords:
+        quotas = self._controller.quotas
+        found = [await quotas.get(request.owner)] if request.owner else await quotas.list()
+        return quotas_pb.QuotaRecords(records=msgspec.json.encode(found))
+
+    async def change_quota(self, request: quotas_pb.QuotaChange) -> quotas_pb.QuotaRecords:
+        quotas = self._controller.quotas
+        if request.kind == request.DELETE:
+            await quotas.delete(request.owner)
+            return quotas_pb.QuotaRecords(records=b"[]")
+        quota = await quotas.put(
+            request.owner, _decoded(request.limits, QuotaLimits), creates=request.kind == request.CREATE
+        )
+        return quotas_pb.QuotaRecords(records=msgspec.json.encode([quota]))
+
+    async def share_quotas(self, request: quotas_pb.QuotaUses) -> quotas_pb.QuotaRecords:
+        shares = await self._controller.quotas.share(request.server, _decoded(request.uses, list[QuotaUse]))
+        return quotas_pb.QuotaRecords(records=msgspec.json.encode(shares))
 
     async def report(self, request: reports_pb.ReportRequest) -> reports_pb.ReportPage:
         records, token = await self._controller.report(stream_name(request), request.kind, request.token)

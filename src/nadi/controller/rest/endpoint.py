@@ -46,6 +46,7 @@ encode = msgspec.json.Encoder().encode
 _CODES: list[tuple[type[errors.NadiError], int]] = [
     (errors.NotAuthenticatedError, 401),
     (errors.PermissionDeniedError, 403),
+    (errors.QuotaExceededError, 403),
     (errors.NotFoundError, 404),
     (errors.InvalidArgumentError, 400),
     (errors.NotEmptyError, 412),
@@ -233,7 +234,8 @@ class Parameter:
 class RestEndpoint:
     """An endpoint. body, gives: types of the JSON request and response. needs: the access checked before the handler
     runs. codes: further status codes and their conditions. media: response types, chosen by the request's preference.
-    takes: content types of a body that the handler reads itself."""
+    takes: content types of a body that the handler reads itself. action: in the audit stream; "" for requests that
+    change nothing."""
 
     verb: str
     path: str
@@ -247,6 +249,7 @@ class RestEndpoint:
     query: tuple[Parameter, ...] = ()
     media: tuple[str, ...] = (JSON,)
     takes: tuple[str, ...] = ()
+    action: str = ""
 
 
 def on_cluster(permission: Permission) -> NeedOf:

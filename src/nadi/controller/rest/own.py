@@ -57,13 +57,22 @@ async def show_cluster(call: RestCall) -> Any:
     DrainReport,
     status=202,
     codes={**_NONE, 409: "No other server accepts containers."},
+    action="cluster.drain",
 )
 async def drain(call: RestCall) -> Any:
     """Start handing over all containers of this server to the others, until it is restarted."""
     return _cluster(call).drain()
 
 
-@endpoint("POST", f"{CLUSTER_PATH}/rebalance", on_cluster(Permission.READ_UPDATE), DrainReport, status=202, codes=_NONE)
+@endpoint(
+    "POST",
+    f"{CLUSTER_PATH}/rebalance",
+    on_cluster(Permission.READ_UPDATE),
+    DrainReport,
+    status=202,
+    codes=_NONE,
+    action="cluster.rebalance",
+)
 async def rebalance(call: RestCall) -> Any:
     """Start handing over the containers that belong on other servers, once, without waiting for a stable membership."""
     return _cluster(call).rebalance()
@@ -224,6 +233,7 @@ def _migration(call: RestCall) -> Any:
     WriteFreezeReport,
     body=WriteFreezeRequest,
     codes={**_NO_FOLDER, 409: "Writes are already frozen."},
+    action="migration.hold",
 )
 async def hold(call: RestCall) -> Any:
     """Freeze all writes and move all data to tier 2 for a migration; responds once that is done."""
@@ -249,6 +259,7 @@ async def resume_writes(call: RestCall) -> None:
     body=LeaveRequest,
     status=204,
     codes={**_NO_FOLDER, 409: "Writes are no longer frozen."},
+    action="migration.leave",
 )
 async def leave(call: RestCall) -> None:
     """Record that the data has moved to another store; writes stay frozen and the server can't be restarted here."""

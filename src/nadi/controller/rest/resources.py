@@ -35,6 +35,7 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamRecord
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
+from nadi.model.quotas import Quota, QuotaLimits
 from nadi.model.reports import (
     GROUP_LAG,
     LOAD,
@@ -68,6 +69,7 @@ async def list_scopes(call: RestCall) -> Response:
     status=201,
     body=bodies.CreateScope,
     codes={409: "The scope exists already."},
+    action="scope.create",
 )
 async def create_scope(call: RestCall) -> Any:
     """Create a scope."""
@@ -85,7 +87,14 @@ async def show_scope(call: RestCall) -> Any:
     return bodies.ScopeProperty(call.scope)
 
 
-@endpoint("DELETE", SCOPE, on_cluster(Permission.READ_UPDATE), status=204, codes={412: "The scope is not empty."})
+@endpoint(
+    "DELETE",
+    SCOPE,
+    on_cluster(Permission.READ_UPDATE),
+    status=204,
+    codes={412: "The scope is not empty."},
+    action="scope.delete",
+)
 async def delete_scope(call: RestCall) -> None:
     """Delete an empty scope."""
     await call.controller.delete_scope(call.scope)
@@ -142,6 +151,7 @@ def _filter(call: RestCall) -> Callable[[str, StreamRecord], bool]:
     status=201,
     body=bodies.CreateStream,
     codes={409: "The stream exists already."},
+    action="stream.create",
 )
 async def create_stream(call: RestCall) -> Any:
     """Create a stream."""
@@ -165,6 +175,7 @@ async def show_stream(call: RestCall) -> Any:
     bodies.StreamProperty,
     body=bodies.UpdateStream,
     codes={409: "Another change of the stream is in progress.", 500: "The stream is sealed."},
+    action="stream.update",
 )
 async def update_stream(call: RestCall) -> Any:
     """Replace a stream's complete configuration."""
@@ -179,13 +190,22 @@ async def show_retention(call: RestCall) -> Any:
     return await call.controller.retention.describe(call.stream)
 
 
-@endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})
+@endpoint(
+    "DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."}, action="stream.delete"
+)
 async def delete_stream(call: RestCall) -> None:
     """Delete a sealed stream."""
     await call.controller.delete_stream(call.stream)
 
 
-@endpoint("PUT", STREAM + "/state", on_stream(Act.END), bodies.StreamStateBody, body=bodies.StreamStateBody)
+@endpoint(
+    "PUT",
+    STREAM + "/state",
+    on_stream(Act.END),
+    bodies.StreamStateBody,
+    body=bodies.StreamStateBody,
+    action="stream.seal",
+)
 async def change_state(call: RestCall) -> Any:
     """Seal a stream."""  # the only state change that clients may request
     await call.controller.seal_stream(call.stream)
@@ -321,11 +341,61 @@ async def show_stream_lag(call: RestCall) -> Any:
     return StreamLagReport(stream.key, list(loads), replaced, list(groups))
 
 
-@endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
+@endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204, action="group.delete")
 async def delete_reader_group(call: RestCall) -> None:
     """Delete a reader group and its state."""
     group = await call.controller.reader_group(call.group)
     await call.controller.delete_reader_group(call.group, group.group_id)
+
+
+QUOTAS = "/v1/quotas"
+_QUOTA = QUOTAS + "/{kind}/{name}"
+
+
+def _owner(call: RestCall) -> str:
+    return f"{call.part('kind')}/{call.part('name')}"
+
+
+@endpoint("GET", QUOTAS, on_cluster(Permission.READ), list[Quota])
+async def list_quotas(call: RestCall) -> Any:
+    """List the quotas of scopes and users, with their use."""
+    return await call.controller.quotas.list()
+
+
+_NO_OWNER = {400: "The path names neither a scope nor a user."}
+
+
+@endpoint("GET", _QUOTA, on_cluster(Permission.READ), Quota, codes=_NO_OWNER)
+async def show_quota(call: RestCall) -> Any:
+    """Show a quota with its use; the path names it as scope/NAME or user/NAME."""
+    return await call.controller.quotas.get(_owner(call))
+
+
+@endpoint(
+    "POST",
+    _QUOTA,
+    on_cluster(Permission.READ_UPDATE),
+    Quota,
+    status=201,
+    body=QuotaLimits,
+    codes={409: "The quota exists already."},
+    action="quota.change",
+)
+async def create_quota(call: RestCall) -> Any:
+    """Create a quota."""
+    return await call.controller.quotas.put(_owner(call), call.body, creates=True)
+
+
+@endpoint("PUT", _QUOTA, on_cluster(Permission.READ_UPDATE), Quota, body=QuotaLimits, action="quota.change")
+async def update_quota(call: RestCall) -> Any:
+    """Replace all limits of a quota."""
+    return await call.controller.quotas.put(_owner(call), call.body, creates=False)
+
+
+@endpoint("DELETE", _QUOTA, on_cluster(Permission.READ_UPDATE), status=204, codes=_NO_OWNER, action="quota.change")
+async def delete_quota(call: RestCall) -> None:
+    """Delete a quota."""
+    await call.controller.quotas.delete(_owner(call))
 
 
 ENDPOINTS = endpoints_of(globals())

@@ -34,8 +34,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from nadi import limits
+from nadi.access.audit import AuditedAct
 from nadi.access.authentication import Gate
 from nadi.access.listener import AcceptedConnection, Listener, available_files, uri_of
+from nadi.access.permissions import Caller
 from nadi.access.tls import ServerTls
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
@@ -175,7 +177,11 @@ def _answering(endpoint: RestEndpoint, api: Api) -> Callable[[Request], Awaitabl
                 caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
             check_query(request, endpoint)
             body = await read_body(request, endpoint.body) if endpoint.body is not None else None
-            value = await endpoint.handler(RestCall(request, api, body, caller))
+            work = _handled(endpoint, RestCall(request, api, body, caller))
+            if endpoint.action and api.gate is not None and api.gate.audit is not None:
+                value = await api.gate.audit.run(_act(endpoint, request, body, caller), work)
+            else:
+                value = await work
             if value is None:
                 return Response(status_code=endpoint.status)
             return value if isinstance(value, Response) else reply(value, endpoint.status)
@@ -185,6 +191,20 @@ def _answering(endpoint: RestEndpoint, api: Api) -> Callable[[Request], Awaitabl
             return failure(request, error)
 
     return answer
+
+
+async def _handled(endpoint: RestEndpoint, call: RestCall) -> Any:
+    return await endpoint.handler(call)
+
+
+def _act(endpoint: RestEndpoint, request: Request, body: Any, caller: Caller) -> AuditedAct:
+    named = getattr(body, "streamName", getattr(body, "scopeName", ""))  # of an object to be created
+    subject = "/".join([*map(str, request.path_params.values()), *([named] if named else [])])
+    address = request.client.host if request.client is not None else ""
+    text = encode(body).decode() if body is not None else ""
+    return AuditedAct(
+        action=endpoint.action, subject=subject, user=caller.name, address=address, door="rest", request=text
+    )
 
 
 STOP_GRACE_S = 1

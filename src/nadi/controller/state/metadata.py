@@ -14,6 +14,7 @@
     _system/_tables/work                    scope/stream/<kind> -> an unfinished workflow
     _system/_tables/transactions            scope/stream/<id> -> TransactionRecord, unfinished ones
     _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one per day, a few kept
+    _system/_tables/quotas                  scope/<scope> or user/<user> -> QuotaRecord; (*)
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
     (*) created with its first record
 
@@ -131,6 +132,7 @@ class ControllerMetadata:
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
         self.timed: RecordTable[records.ListedMark] = self._lazy_table("timed", records.ListedMark)
         self.limited: RecordTable[records.ListedMark] = self._lazy_table("limited", records.ListedMark)
+        self.quotas: RecordTable[records.QuotaRecord] = self._lazy_table("quotas", records.QuotaRecord)
         most = CONTROLLER_HISTORY_SEGMENTS
         self._histories: LRUCache[str, EpochHistory] = LRUCache(
             most, lambda history: min(_OWN_WEIGHT + len(history.segments), most)

@@ -251,6 +251,19 @@ class KeyValueTableRecord(Record, frozen=True):
 HistoryRecord = EpochChange | SealedSizes | EpochBase
 
 
+class QuotaRecord(Record, frozen=True):
+    """The limits of a scope or user: see `model.quotas.QuotaLimits`, which has the same fields."""
+
+    bytes_in: int | None = None
+    requests_in: int | None = None
+    bytes_out: int | None = None
+    requests_out: int | None = None
+    streams: int | None = None
+    segments: int | None = None
+    stored_bytes: int | None = None
+    connections: int | None = None
+
+
 class Number(Record, frozen=True):
     """A counter, or the last segment number of a deleted stream or key-value table."""
 

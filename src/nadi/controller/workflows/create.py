@@ -30,6 +30,8 @@ async def begin(flow: Workflows, name: StreamName, config: StreamConfigRecord) -
     (stream, mark), (first, mark_first) = await together(reads)
     if stream is not None:
         raise AlreadyExistsError("stream", name.key)
+    if flow.admit is not None:
+        await flow.admit(name, config.min_segments)
     with_mark = not name.stream.startswith("_") and mark is None
     return CreateWork(config, flow.clock.now_ms(), first, with_mark, mark_first)
 

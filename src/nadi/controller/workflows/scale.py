@@ -23,10 +23,10 @@ async def begin(
 ) -> ScaleWork:
     stream = await flow.metadata.open_stream(name)
     history = await flow.metadata.history(name)
-    now = flow.clock.now_ms()
-    if len(stream.segments) - len(sealed) + len(ranges) > STREAM_MAX_SEGMENTS:
+    now, count = flow.clock.now_ms(), len(stream.segments) - len(sealed) + len(ranges)
+    if count > STREAM_MAX_SEGMENTS:
         raise InvalidArgumentError(f"a stream has at most {STREAM_MAX_SEGMENTS:,} segments: give fewer key ranges")
-    return ScaleWork(
+    work = ScaleWork(
         history.plan_scale(
             stream.epoch,
             sealed,
@@ -35,6 +35,9 @@ async def begin(
             time_ms=min(time_ms, now) if time_ms > 0 else now,
         )
     )
+    if flow.admit is not None:
+        await flow.admit(name, count)
+    return work
 
 
 def same_scale(work: ScaleWork, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> bool:

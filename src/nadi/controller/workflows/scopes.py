@@ -16,11 +16,19 @@ from msgspec.structs import replace
 from nadi import errors
 from nadi.controller.engine.workflows import Workflows, WorkRefused
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
-from nadi.controller.state.records import DeleteScopeWork, Scope, ScopeState
+from nadi.controller.state.records import (
+    CreateWork,
+    DeleteScopeWork,
+    RetentionType,
+    Scope,
+    ScopeState,
+    StreamConfigRecord,
+    UpdateWork,
+)
 from nadi.controller.state.segments import ABSENT, ANY_VERSION, RecordTable, Versioned
 from nadi.controller.workflows import delete, groups, seal, tables
 from nadi.limits import LIST_PAGE
-from nadi.naming import INTERNAL_SCOPE, check_name
+from nadi.naming import AUDIT_STREAM, INTERNAL_SCOPE, check_name
 
 
 def scope_name(scope: str) -> StreamName:
@@ -40,10 +48,29 @@ async def create_scope(flow: Workflows, scope: str) -> None:
 
 
 async def make_internal(flow: Workflows) -> None:
-    """Create the scope of the controller's own tables; nothing can be created in it."""
+    """Create the scope of the controller's own tables; clients can't create anything in it."""
     if await flow.metadata.find_scope(INTERNAL_SCOPE) is None:
         await flow.metadata.streams(INTERNAL_SCOPE).create()
         await flow.metadata.scopes.put(INTERNAL_SCOPE, Scope(flow.clock.now_ms()), ANY_VERSION)
+
+
+async def make_audit(flow: Workflows, retention_ms: int) -> None:
+    """Create the audit stream, or set its retention; 0 keeps everything."""
+    name = StreamName(INTERNAL_SCOPE, AUDIT_STREAM)
+    config = StreamConfigRecord()
+    if retention_ms:
+        config = StreamConfigRecord(
+            retention_type=RetentionType.TIME, retention_param=retention_ms, retention_max=(1 << 63) - 1
+        )
+
+    async def begin() -> CreateWork | UpdateWork | None:
+        stream = await flow.metadata.find_stream(name)
+        if stream is None:
+            (first,) = await flow.metadata.first_numbers([name])
+            return CreateWork(config, flow.clock.now_ms(), first, False, 0)
+        return None if stream.value.config == config else UpdateWork(config)
+
+    await flow.run(name, begin)
 
 
 def check_deletable(scope: str, *, recursive: bool) -> None:

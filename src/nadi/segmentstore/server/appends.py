@@ -17,6 +17,7 @@ import msgspec
 from cachetools import FIFOCache
 
 from nadi import errors, limits
+from nadi.access.quotas import IN, Brake, Quotas
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
@@ -60,12 +61,17 @@ class WriterSession:
         "is_used",
         "parent",
         "request_id",
+        "scope",
         "segment",
         "stored",
+        "user",
     )  # fmt: skip
 
-    def __init__(self, segment: str, container: Container, ends_at: float, request_id: int) -> None:
+    def __init__(
+        self, segment: str, container: Container, ends_at: float, request_id: int, user: str | None = None
+    ) -> None:
         self.segment = segment
+        self.scope, self.user = segment.partition("/")[0], user  # whose quotas pay
         self.request_id = request_id  # id of its SetupAppend
         parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
         self.parent = parent if transient else None  # the segment it will be merged into
@@ -246,11 +252,16 @@ def _store(append: WriterAppend, frame: FrameBuilder) -> int:
 class Writers:
     """The writers of one connection: their sessions, and their appends, collected by container. `hand_over` queues the
     appends received together, before any other command of the connection that may depend on them. No append is awaited.
-    resume: called when more appends may be accepted. sessions: by writer. waiting: the number of appends in containers'
-    queues."""
+    resume: called when more appends may be accepted. quotas: a writer that exceeds one makes its connection wait.
+    sessions: by writer. waiting: the number of appends in containers' queues."""
 
     def __init__(
-        self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]
+        self,
+        replies: Replies,
+        container_of: Callable[[str], Container],
+        access: TokenCheck,
+        quotas: Quotas,
+        resume: Callable[[], None],
     ) -> None:
         self._replies, self._resume = replies, resume
         self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as an `Appender`
@@ -263,14 +274,16 @@ class Writers:
         self.block: wire.AppendBlock | None = None  # set while its AppendBlockEnd is expected
         self._collected: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
+        self._quotas, self._brake = quotas, Brake(quotas, resume)
         self.waiting = 0
 
     @property
     def is_full(self) -> bool:
         """Whether no appends are accepted for now; `resume` is called when that changes."""
-        return self._throttle is not None or self.waiting >= limits.CONNECTION_APPENDS_WAITING
+        return self._throttle is not None or self._brake.is_on or self.waiting >= limits.CONNECTION_APPENDS_WAITING
 
     def close(self) -> None:
+        self._brake.close()
         if self._throttle is not None:
             self._throttle.cancel()
 
@@ -282,7 +295,7 @@ class Writers:
             self.sessions.pop(command.writer_id, None)
             self.fail(error, command.request_id, command.segment)
             return
-        session = WriterSession(command.segment, container, ends_at, command.request_id)
+        session = WriterSession(command.segment, container, ends_at, command.request_id, self._access.user_of(command))
         self.sessions[command.writer_id] = session
         if len(self.sessions) > limits.CONNECTION_SESSIONS:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
@@ -335,6 +348,7 @@ class Writers:
         sessions, access = self.sessions, self._access
         gathered: list[WriterAppend] = []
         container: Container | None = None
+        is_limiting = self._quotas.is_limiting
         for end in ends:
             events, session = end.num_events, sessions.get(end.writer_id)
             if session is None or events <= 0 or access.has_ended(session.ends_at):
@@ -350,6 +364,14 @@ class Writers:
                 WriterAppend(session, end.writer_id, [data], len(data), events, end.last_event_number, end.request_id)
             )
             self.waiting += 1
+            if is_limiting:
+                self.count(session.scope, session.user, len(data))
+
+    def count(self, scope: str, user: str | None, size_bytes: int) -> None:
+        """Count a request against its quotas; if one is exceeded, the connection isn't read for a while."""
+        wait_s = self._quotas.take(IN, scope, user, size_bytes)
+        if wait_s > 0:
+            self._brake.hold(wait_s)
 
     def append_event(self, command: wire.ConditionalAppend) -> None:
         parts = event_parts(command)
@@ -383,6 +405,8 @@ class Writers:
         is_expired = self._access.has_ended(session.ends_at)
         append = WriterAppend(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
         self._appends_for(session.container).appends.append(append)
+        if self._quotas.is_limiting:
+            self.count(session.scope, session.user, size)
 
     def _appends_for(self, container: Container) -> Appends:
         gathered = self._collected.get(container)

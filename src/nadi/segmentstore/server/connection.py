@@ -18,6 +18,8 @@ from typing import Any, cast
 
 from nadi import limits
 from nadi.access.budget import Account, Budget
+from nadi.access.commands import acts_of
+from nadi.access.names import Act
 from nadi.errors import NadiError, NotOwnerError, ProtocolError, SegmentNotFoundError, UnavailableError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -244,8 +246,9 @@ class Connection(asyncio.BufferedProtocol):
         self._has_partial_frame = False  # a partial frame remained after the last commands
         self._quiet = 0  # polls since the last received bytes
         self.replies = Replies(budget.sending, report, lambda: self._reads.resume())
-        self.writers = Writers(self.replies, container_of, service.access, self.resume)
-        self._reads = Reads(self.replies, container_of, reader, service.access, scheduler)
+        self._quotas, self._user = service.quotas, ""  # the user of the first valid token
+        self.writers = Writers(self.replies, container_of, service.access, service.quotas, self.resume)
+        self._reads = Reads(self.replies, container_of, reader, service.access, service.quotas, scheduler)
         self._commands = CommandQueue(
             self.replies, self._account, service, scheduler, self._dispatch_in_turn, self.resume
         )
@@ -266,6 +269,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reads.close()
         self.writers.close()
         self._commands.close()
+        if self._user:
+            self._quotas.disconnect(self._user)
         self._on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -362,6 +367,8 @@ class Connection(asyncio.BufferedProtocol):
                     elif (command := next(commands, None)) is not None:
                         if not self._is_known:
                             self._identify(command)
+                            if transport.is_closing():
+                                break
                         self.receive(command)
                         count += 1
                         is_time = count % _CHECKED_AFTER == 0
@@ -424,6 +431,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._access.check(command)
             except NadiError:
                 return
+            user = self._access.user_of(command)
+            if user and (reason := self._quotas.connect(user)):
+                self.replies.refuse(reason)
+                return
+            self._user = user or ""
         self._is_known = True
         self._decoder.max_frame_bytes = limits.MAX_FRAME_RECEIVED_BYTES
         self._on_known()
@@ -498,10 +510,25 @@ class Connection(asyncio.BufferedProtocol):
         else:
             raise ProtocolError(f"a client can't send {kind.__name__}")
 
+    def _count(self, command: Any) -> None:
+        """Count a permitted command against the quotas of reading or writing."""
+        try:
+            self._access.check(command)
+        except NadiError:
+            return  # its handler reports the error
+        segment, act = acts_of(command)[0]
+        scope, user = segment.partition("/")[0], self._access.user_of(command)
+        if act is Act.READ:
+            self._reads.count(scope, user, 0)
+        else:
+            self.writers.count(scope, user, self._decoder.frame_bytes)
+
     def _hello(self, command: wire.Hello) -> None:
         self.replies.send(wire.OWN_HELLO if wire.knows(command, wire.ReportKeys) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
             self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not supported")
 
     def _enqueue(self, command: wire.Command) -> None:
+        if self._quotas.is_limiting and self._service.handles(command):
+            self._count(command)
         self._commands.add(command, _COMMAND_WEIGHT * self._decoder.frame_bytes)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from nadi import limits
+from nadi.access.quotas import OUT, Brake, Quotas
 from nadi.errors import NadiError, NotOwnerError, ProtocolError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -55,6 +56,7 @@ class Reads:
         container_of: Callable[[str], Container],
         reader: SegmentReader,
         access: TokenCheck,
+        quotas: Quotas,
         scheduler: FairScheduler,
     ) -> None:
         self._replies = replies
@@ -62,6 +64,7 @@ class Reads:
         self._reader = reader
         self._access = access
         self._scheduler = scheduler
+        self._quotas, self._brake = quotas, Brake(quotas, self.resume)
         self._waits: dict[_Wait, None] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # with the bytes reserved for each reply
         self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is space
@@ -84,6 +87,7 @@ class Reads:
         self.resume()
 
     def close(self) -> None:
+        self._brake.close()
         self._ready.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
@@ -93,7 +97,7 @@ class Reads:
 
     def resume(self) -> None:
         """Answer ready reads, as far as there is space for replies; a few at once, if this turn of the loop allows."""
-        if self._is_due or not self._ready:
+        if self._is_due or not self._ready or self._brake.is_on:
             return
         if self._scheduler.is_exhausted:
             self._is_due = True
@@ -104,7 +108,7 @@ class Reads:
     def _answer_some(self) -> int:
         ready, replies = self._ready, self._replies
         done = 0
-        while ready and done < limits.READS_AT_ONCE:
+        while ready and done < limits.READS_AT_ONCE and not self._brake.is_on:
             capacity = replies.capacity_bytes
             if not capacity:
                 return done
@@ -219,10 +223,18 @@ class Reads:
         if len(data) > _LARGE_READ_BYTES and 2 * len(data) < len(getattr(data, "obj", data)):
             data = bytes(data)  # a copy, so that the much larger block can be freed
         self._replies.send(reply_to(command, record, data))
+        if self._quotas.is_limiting:
+            self.count(command.segment.partition("/")[0], self._access.user_of(command), len(data))
         if len(data) > _LARGE_READ_BYTES:
             self._replies.flush()  # now, so that the next read sees the available space
             if self._replies.writable.is_set():
                 self.grow_replies()
+
+    def count(self, scope: str, user: str | None, size_bytes: int) -> None:
+        """Count a request against its quotas; if one is exceeded, the connection's next reads wait for a while."""
+        wait_s = self._quotas.take(OUT, scope, user, size_bytes)
+        if wait_s > 0:
+            self._brake.hold(wait_s)
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:

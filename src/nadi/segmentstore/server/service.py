@@ -7,6 +7,7 @@ Most commands are answered in one turn (`segments`); the others are here.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -17,12 +18,14 @@ import msgspec
 from cachetools import LRUCache
 
 from nadi import errors
+from nadi.access.audit import AuditedAct, AuditTrail
 from nadi.access.commands import ACTS, acts_of
-from nadi.access.names import Act
+from nadi.access.names import Act, NameKind, kind_of
+from nadi.access.quotas import Quotas
 from nadi.access.tokens import Token, TokenKey
 from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_CACHED
 from nadi.model.scrub import ScrubReport
-from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
+from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, segment_of, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.frame import FrameBuilder
@@ -40,6 +43,12 @@ from nadi.wire.fields import Buffer, WireTableEntry, WireTableKey
 from nadi.wire.load_reports import packed_loads
 
 T = TypeVar("T")
+_AUDITED: dict[type[wire.Command], str] = {  # with the actions in audit records
+    wire.TruncateSegment: "segment.truncate",
+    wire.SealSegment: "segment.seal",
+    wire.CreateTableSegment: "segment.create",
+    wire.DeleteTableSegment: "segment.delete",
+}
 
 
 def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart], bool]:
@@ -72,6 +81,8 @@ class TokenCheck:
     def __init__(self, key: TokenKey | None = None) -> None:
         self._key = key
         self._good: LRUCache[str, Token] = LRUCache(TOKENS_CACHED)
+        self.audit: AuditTrail | None = None
+        self.own_token = secrets.token_urlsafe(32)  # without a key, marks what this server sends itself
 
     @property
     def checks_tokens(self) -> bool:
@@ -89,8 +100,21 @@ class TokenCheck:
         elif token.ends_at <= self._key.monotonic_s():
             raise errors.TokenExpiredError("the delegation token has expired: get a new one")
         if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
+            if self.audit is not None:
+                act = AuditedAct(
+                    action="access", subject=acts_of(command)[0][0], user=token.user or "", door="wire",
+                    request=type(command).__name__,
+                )  # fmt: skip
+                self.audit.note(act, "refused", "the delegation token doesn't cover it")
             raise errors.PermissionDeniedError("the delegation token doesn't cover this segment or command")
         return token.ends_at
+
+    def user_of(self, command: Any) -> str | None:
+        """Return the user of a command that was checked: "" if unknown, None for a server of this cluster."""
+        if self._key is None:
+            return None if command.token == self.own_token else ""
+        token = self._good.get(command.token)
+        return token.user if token is not None else ""
 
     def has_ended(self, ends_at: float) -> bool:
         return self._key is not None and ends_at <= self._key.monotonic_s()
@@ -104,6 +128,7 @@ class SegmentService:
     ) -> None:
         self.scrub: Scrubber | None = None  # set by the store
         self.access = access
+        self.quotas = Quotas(runtime.monotonic)
         self._registry, self._container_of = registry, registry.container_of
         self._reader, self._runtime = reader, runtime
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
@@ -126,6 +151,8 @@ class SegmentService:
         """Return the reply to a command; raise UnavailableError if the store can't answer."""
         try:
             self.access.check(command)
+            if self.access.audit is not None and (act := self._audited(command)) is not None:
+                return await self.access.audit.run(act, self._handled(command))
             return await self._handlers[type(command)](command)
         except errors.NadiError as error:
             writes_nothing = ACTS[type(command)] is Act.READ or isinstance(command, wire.Scrub)
@@ -137,6 +164,20 @@ class SegmentService:
             fields = ("segment", "source", "target", "parent_segment")
             names = (getattr(command, field) for field in fields if hasattr(command, field))
             return error_reply(error, command.request_id, next(names, ""))
+
+    async def _handled(self, command: Any) -> wire.Command:
+        return await self._handlers[type(command)](command)
+
+    def _audited(self, command: Any) -> AuditedAct | None:
+        """Return the act to record if a client changes a stream or a table without the controller."""
+        action, user = _AUDITED.get(type(command)), self.access.user_of(command)
+        parsed = segment_of(command.segment) if action is not None and user is not None else None
+        if action is None or parsed is None or parsed.is_transient or parsed.in_transaction:
+            return None
+        if kind_of(parsed.scope, parsed.name) not in (NameKind.STREAM, NameKind.TABLE):
+            return None
+        text = f"at {command.offset:,}" if isinstance(command, wire.TruncateSegment) else ""
+        return AuditedAct(action=action, subject=command.segment, user=user or "", door="wire", request=text)
 
     async def delete(self, segment: str) -> None:
         await self._turn(segment, lambda frame: segments.delete(frame, segment))

@@ -16,6 +16,7 @@ from nadi.errors import (
     NotAuthenticatedError,
     NotFoundError,
     PermissionDeniedError,
+    QuotaExceededError,
     RequestTimeoutError,
     StorageFullError,
     UnavailableError,
@@ -31,8 +32,9 @@ CODES: dict[type[NadiError], str] = {  # the first matching type counts
     NotAuthenticatedError: "UNAUTHENTICATED",
     PermissionDeniedError: "PERMISSION_DENIED",
     EpochExpiredError: "OUT_OF_RANGE",
+    QuotaExceededError: "ABORTED",  # which clients don't retry
 }
-_ALSO = {"ABORTED": ConflictError}  # from other controllers
+_ALSO = {"ABORTED": ConflictError}  # from other controllers, and if the text doesn't say that a quota is exceeded
 _KINDS: dict[str, type[NadiError]] = {code: kind for kind, code in CODES.items()} | _ALSO
 
 
@@ -41,6 +43,6 @@ def code_of(error: Exception) -> str:
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "INTERNAL")
 
 
-def kind_of(code: str) -> type[NadiError] | None:
-    """Return the error class for a code, or None."""
-    return _KINDS.get(code)
+def kind_of(code: str, text: str = "") -> type[NadiError] | None:
+    """Return the error class for a code and its text, or None."""
+    return QuotaExceededError if text.startswith("quota exceeded: ") else _KINDS.get(code)

@@ -16,10 +16,11 @@ from typing import Any
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.wire.rpc import controller_pb2, externalscaler_pb2, reports_pb2, transactions_pb2
+from nadi.wire.rpc import controller_pb2, externalscaler_pb2, quotas_pb2, reports_pb2, transactions_pb2
 
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 REPORTS_SERVICE, TRANSACTIONS_SERVICE = "nadi.v1.Reports", "nadi.v1.Transactions"
+QUOTAS_SERVICE = "nadi.v1.Quotas"
 SCALER_SERVICE = "externalscaler.ExternalScaler"
 
 Methods = dict[str, tuple[type[Message], type[Message]]]
@@ -35,7 +36,8 @@ def _methods(service: Any) -> Methods:
 METHODS = _methods(controller_pb2.DESCRIPTOR.services_by_name["ControllerService"])
 REPORTS_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
 TRANSACTIONS_METHODS = _methods(transactions_pb2.DESCRIPTOR.services_by_name["Transactions"])
-OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS
+QUOTAS_METHODS = _methods(quotas_pb2.DESCRIPTOR.services_by_name["Quotas"])
+OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS | QUOTAS_METHODS
 SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 WATCHES = frozenset({"StreamIsActive"})  # RPCs with a response stream
 LONG_POLLS = frozenset({"findCommit", "awaitTransactions"})  # RPCs whose reply may wait for an event, some seconds
@@ -43,6 +45,7 @@ SERVICES = {
     SERVICE: METHODS,
     REPORTS_SERVICE: REPORTS_METHODS,
     TRANSACTIONS_SERVICE: TRANSACTIONS_METHODS,
+    QUOTAS_SERVICE: QUOTAS_METHODS,
     SCALER_SERVICE: SCALER_METHODS,
 }
 
