@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from uuid import UUID
@@ -14,7 +15,7 @@ from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
 from nadi.errors import ConditionFailedError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.topics import Topics, stream_of
-from nadi.limits import KAFKA_METADATA_BYTES, METRICS_GROUPS_MEASURED
+from nadi.limits import KAFKA_METADATA_BYTES, KAFKA_OFFSETS_S, METRICS_GROUPS_MEASURED
 from nadi.model.reports import GroupLagReport
 from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry
@@ -137,6 +138,16 @@ class GroupRecords:
             if key.decode().rsplit("\0", 2)[1] not in existing:
                 with suppress(ConditionFailedError):  # the topic was created again
                     await self._table.remove(_COMMITS + key, version)
+
+    async def unused(self) -> list[str]:
+        """Return the groups whose last commit is long ago, or that have none."""
+        since_ms = time.time() * 1000 - KAFKA_OFFSETS_S * 1000
+        names = [name async for name, _ in self.all()]
+        return [
+            name
+            for name in names
+            if all(offset.committed_ms < since_ms for offset in (await self.committed(name)).values())
+        ]
 
     async def delete(self, name: str) -> None:
         """Delete a group and its offsets."""

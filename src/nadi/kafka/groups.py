@@ -13,7 +13,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ from nadi.limits import (
     KAFKA_GROUP_BYTES,
     KAFKA_GROUP_MEMBERS,
     KAFKA_GROUPS,
-    KAFKA_OFFSETS_S,
     KAFKA_SESSION_S,
 )
 
@@ -492,15 +490,6 @@ class Groups:
             raise KafkaError(ErrorCode.non_empty_group)
         await self.records.delete(name)
         self._drop(group)
-
-    async def forget_unused(self, is_own: Callable[[str], bool]) -> None:
-        """Delete own groups without members whose last commit is long ago, or that have none. is_own: of a name."""
-        since_ms = time.time() * 1000 - KAFKA_OFFSETS_S * 1000
-        for name in [name async for name, _ in self.records.all() if is_own(name)]:
-            offsets = (await self.records.committed(name)).values()
-            if all(offset.committed_ms < since_ms for offset in offsets):
-                with suppress(KafkaError):  # it has members
-                    await self.delete(name)
 
     # --- storing ------------------------------------------------------------------------------
 

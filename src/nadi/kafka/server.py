@@ -13,8 +13,9 @@ import signal
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from nadi.access.authentication import Gate
@@ -43,6 +44,7 @@ from nadi.kafka.messages import (
     PRODUCE,
     ErrorCode,
     Fields,
+    KafkaError,
     Request,
     UnsupportedVersionError,
     code_of,
@@ -182,7 +184,9 @@ class KafkaDoor:
             try:
                 await self._topics.remove_orphans()
                 await self._groups.records.remove_orphans(self._topics.names)
-                await self._groups.forget_unused(lambda name: self._doors.is_own("group", name))
+                for name in filter(partial(self._doors.is_own, "group"), await self._groups.records.unused()):
+                    with suppress(KafkaError):  # it has members
+                        await self._groups.delete(name)
             except NadiError as error:
                 log.warning("records of unused Kafka topics and groups could not be removed: %s", error)
             await asyncio.sleep(KAFKA_CLEANED_S)
