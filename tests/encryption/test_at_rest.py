@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -50,7 +51,7 @@ class Store:
             self.master.write_text(new_key() + "\n")
         self.security = ServerSecurity(encryption_key=f"file:{self.master}" if encrypted else None)
         self.cluster, self.tier2 = cluster, self.data / "tier2" if tier2 is None else tier2
-        self._place = {"store": self.data.as_uri()} if cluster else {}
+        self._place: dict[str, Any] = {"store": self.data.as_uri()} if cluster else {}
         if tier2 is not None:
             self._place = {"tier2": tier2.as_uri()}
 

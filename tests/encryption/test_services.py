@@ -35,7 +35,7 @@ class Keys:
 
     def encrypt(self, name: str, data: bytes) -> bytes:
         keys, nonce = self.versions[name], os.urandom(12)
-        return bytes([len(keys)]) + nonce + AESGCM(keys[-1]).encrypt(nonce, data, None)
+        return bytes([len(keys)]) + nonce + bytes(AESGCM(keys[-1]).encrypt(nonce, data, None))
 
     def decrypt(self, name: str, data: bytes) -> bytes:
         return bytes(AESGCM(self.versions[name][data[0] - 1]).decrypt(data[1:13], data[13:], None))

@@ -258,11 +258,12 @@ async def test_create_invalid_index_fails(logs: Indexed) -> None:
     await logs.create()
     with pytest.raises(AlreadyExistsError):
         await logs.create()
-    for stream, options in (("nothing", {}), ("unfit", {"dead_letters": "none"})):
+    missing: dict[str, dict[str, Any]] = {"nothing": {}, "unfit": {"dead_letters": "none"}}
+    for stream, options in missing.items():
         with pytest.raises(NotFoundError):
             await logs.indexes.create(stream, FIELDS, where=str(logs.folder), **options)
     for key, value in (("where", "ftp://x"), ("where", "memory:///"), ("format", "xml"), ("format", "text")):
-        given = {"where": str(logs.folder), key: value}
+        given: dict[str, Any] = {"where": str(logs.folder), key: value}
         with pytest.raises(InvalidArgumentError, match=rf"\b{value.partition(':')[0]}\b"):
             await logs.indexes.create("unfit", FIELDS, **given)
     with pytest.raises(InvalidArgumentError, match="dead-letter"):

@@ -120,7 +120,7 @@ def azure_key_vault(place: str) -> ServiceKey:
     name, _, version = name.partition("/")
 
     def wrap(data: bytes) -> bytes:
-        used = client.get_key(name, version or None).properties.version
+        used: str = client.get_key(name, version or None).properties.version
         cipher = client.get_cryptography_client(name, key_version=used)
         wrapped: bytes = cipher.wrap_key(KeyWrapAlgorithm.rsa_oaep_256, data).encrypted_key
         return used.encode() + b"\0" + wrapped
@@ -155,7 +155,7 @@ def vault(place: str) -> ServiceKey:
 
     def decrypt(data: bytes) -> bytes:
         answer = transit.decrypt_data(ciphertext=data.decode("ascii", "replace"), **at)
-        return base64.b64decode(answer["data"]["plaintext"])
+        return base64.b64decode(str(answer["data"]["plaintext"]))
 
     refused = hvac.exceptions.InvalidRequest, hvac.exceptions.Unauthorized, hvac.exceptions.Forbidden
     missing = hvac.exceptions.InvalidPath

@@ -14,7 +14,6 @@ import msgspec
 
 from nadi.encryption.sealing import PLAIN, SealBrokenError, Sealing
 from nadi.errors import CorruptLogError
-from nadi.wire.fields import Buffer
 
 _SIZE = struct.Struct(">I")
 
@@ -183,12 +182,12 @@ def decode_frame(payload: bytes, sealing: Sealing = PLAIN, sequence: int = 0) ->
     return _decoder.decode(body), 4 + size
 
 
-def seal_frame(parts: list[bytes], sealing: Sealing, sequence: int) -> list[Buffer]:
+def seal_frame(parts: list[bytes], sealing: Sealing, sequence: int) -> list[bytes]:
     """Return the frame with that number as stored. parts: its head, sealed already, and its data."""
     if not sealing.overhead:
         return parts
     context = frame_context(sequence)
-    return [parts[0], *(sealing.seal(part, context) for part in parts[1:])]
+    return [parts[0], *(bytes(sealing.seal(part, context)) for part in parts[1:])]
 
 
 def frame_context(sequence: int) -> bytes:
