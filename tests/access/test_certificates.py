@@ -537,6 +537,8 @@ def test_environment_adds_certificate_to_any_credentials(monkeypatch: pytest.Mon
     both = security_of("tls://h:1", basic, environment=environment).credentials
     assert both == ClientCertificate("c.pem", "c.key", basic)
     assert security_of("tcp://h:1", basic, environment=environment).credentials == basic
+    with pytest.raises(InvalidArgumentError, match="tls://"):
+        security_of("tcp://h:1", both, environment={})
 
 
 def test_command_line_uses_certificate_of_the_environment(shared: Site, monkeypatch: pytest.MonkeyPatch) -> None:

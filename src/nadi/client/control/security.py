@@ -197,6 +197,8 @@ def security_of(
     trusted = os.fspath(trust_store) if trust_store is not None else environment.get(_TRUST_VARIABLE) or None
     if credentials is None:
         credentials = _credentials_in(environment)
+    if isinstance(credentials, ClientCertificate) and not tls:
+        raise InvalidArgumentError(f"a client certificate isn't sent to {uri}: write tls:// for a server with TLS")
     certificate, key = (environment.get(variable) for variable in (_CERTIFICATE_VARIABLE, _KEY_VARIABLE))
     if tls and certificate and not isinstance(credentials, ClientCertificate):
         if not key:
