@@ -269,7 +269,7 @@ class ControllerAccess:
         rule, needed, caller = await self.permit(rpc, request, context)
         if needed is None or caller is None:
             return await method(request)
-        if (audit := self._gate.audit) is not None and (action := AUDITED.get(rpc)) is not None:
+        if (audit := self.gate.audit) is not None and (action := AUDITED.get(rpc)) is not None:
             user, address = "" if caller.is_server else caller.name, context.peer().rpartition(":")[0]
             text = " ".join(str(request).split())
             act = AuditedAct(

@@ -33,13 +33,8 @@ from nadi.limits import (
     KAFKA_SESSION_S,
 )
 
-EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
-    "Empty",
-    "PreparingRebalance",
-    "CompletingRebalance",
-    "Stable",
-    "Dead",
-)
+EMPTY, STABLE, DEAD = "Empty", "Stable", "Dead"
+PREPARING, COMPLETING = "PreparingRebalance", "CompletingRebalance"
 _CONSUMERS = "consumer"  # the protocol type of consumers' groups; others' metadata is opaque
 _VERSION_BYTES = 2  # before a subscription
 _read_subscription = entity_reader(ConsumerProtocolSubscription)

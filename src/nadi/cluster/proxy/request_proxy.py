@@ -112,7 +112,7 @@ class RequestProxy:
     async def ask(self, rpc: str, request: Message, authorization: str) -> Message:
         """Make a call of this server itself to the active controller, here or elsewhere; UnavailableError."""
         context = _OwnContext(authorization)
-        call = RpcCall(rpc, request.SerializeToString(), context, _OWN_PEER, LoopTurns(1), AsyncExitStack())
+        call = RpcCall(rpc, request.SerializeToString(), context, _OWN_PEER, LoopTurns(1), AsyncExitStack(), None)
         try:
             reply = await self._answer(call)
         except ForwardedStatus as refusal:
