@@ -176,7 +176,7 @@ class SegmentService:
             return None
         if kind_of(parsed.scope, parsed.name) not in (NameKind.STREAM, NameKind.TABLE):
             return None
-        text = f"at {command.offset:,}" if isinstance(command, wire.TruncateSegment) else ""
+        text = f"at {command.truncation_offset:,}" if isinstance(command, wire.TruncateSegment) else ""
         return AuditedAct(action=action, subject=command.segment, user=user or "", door="wire", request=text)
 
     async def delete(self, segment: str) -> None:
