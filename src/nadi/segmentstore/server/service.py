@@ -101,10 +101,8 @@ class TokenCheck:
             raise errors.TokenExpiredError("the delegation token has expired: get a new one")
         if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
             if self.audit is not None:
-                act = AuditedAct(
-                    action="access", subject=acts_of(command)[0][0], user=token.user or "", door="wire",
-                    request=type(command).__name__,
-                )  # fmt: skip
+                segment, kind = acts_of(command)[0][0] if type(command) in ACTS else "", type(command).__name__
+                act = AuditedAct(action="access", subject=segment, user=token.user or "", door="wire", request=kind)
                 self.audit.note(act, "refused", "the delegation token doesn't cover it")
             raise errors.PermissionDeniedError("the delegation token doesn't cover this segment or command")
         return token.ends_at
