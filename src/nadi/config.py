@@ -199,8 +199,8 @@ class ServerSecurity:
     )
     encryption_key: str | None = _option(
         None,
-        "Source of the master key that encrypts a new folder or cluster, and opens an encrypted one: file:PATH or "
-        "env:NAME (docs/encryption.md).",
+        "Source of the master key that encrypts a new folder or cluster, and opens an encrypted one: file:PATH, "
+        "env:NAME, or a key service (docs/encryption.md).",
         variable="NADI_ENCRYPTION_KEY",
         default_text="none",
         panel=_SECURITY,

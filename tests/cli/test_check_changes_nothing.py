@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.errors import DataFolderLockedError, DataFolderVersionError
-from nadi.segmentstore.data_dir import FORMAT, FolderLock, StoreFile, find_store, open_folder
+from nadi.segmentstore.data_dir import ENCRYPTED_FORMAT, FORMAT, FolderLock, StoreFile, find_store, open_folder
 from nadi.segmentstore.repair.offline_store import StoppedLog
 from tests.cli.test_check_and_repair import command, flip
 from tests.segmentstore.state_tables import recovered
@@ -132,7 +132,7 @@ def test_check_of_a_missing_folder_creates_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+@pytest.mark.parametrize("other", [FORMAT - 1, ENCRYPTED_FORMAT + 1])
 def test_check_and_repair_of_another_format_refuse_the_folder(folder: Path, other: int) -> None:
     """States of another format would look damaged."""
     store_file = find_store(folder).store

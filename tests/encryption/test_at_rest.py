@@ -140,7 +140,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("kind", ["folder", "tier 2 elsewhere", "cluster"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("tier 2 elsewhere", marks=pytest.mark.slow), "cluster"])
 def test_nothing_that_was_written_is_found_in_any_file(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere" if kind == "tier 2 elsewhere" else None
     store = Store(tmp_path, cluster=kind == "cluster", tier2=elsewhere)

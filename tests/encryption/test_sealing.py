@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nadi.client.streamtables.latest_rows import Spill
 from nadi.encryption import sealing
-from nadi.encryption.sealing import BLOCK_BYTES, PLAIN, DataKeys, SealBrokenError, Sealing, block_context
+from nadi.encryption.sealing import BLOCK_BYTES, PLAIN, Buffer, DataKeys, SealBrokenError, Sealing, block_context
 from nadi.errors import EncryptionKeyError
 
 pytest.importorskip("cryptography", reason="encryption needs cryptography")
@@ -22,7 +22,7 @@ KEY, OTHER = bytes(range(32)), bytes(32)
 CONTEXT = b"frame 7"
 
 
-def header_of(block: bytes) -> tuple[int, bytes, int]:
+def header_of(block: Buffer) -> tuple[int, bytes, int]:
     key, salt, number = struct.unpack_from("<I16sQ", block)
     return key, salt, number
 
@@ -30,7 +30,7 @@ def header_of(block: bytes) -> tuple[int, bytes, int]:
 @given(st.binary(max_size=3_000), st.binary(max_size=30))
 def test_a_block_opens_to_what_was_sealed_and_hides_it(data: bytes, context: bytes) -> None:
     keys = DataKeys({1: KEY})
-    block = keys.seal(data, context)
+    block = bytes(keys.seal(data, context))
     assert len(block) == len(data) + keys.overhead == len(data) + 44
     assert keys.open(block, context) == data
     assert len(data) < 8 or data not in block
@@ -38,7 +38,7 @@ def test_a_block_opens_to_what_was_sealed_and_hides_it(data: bytes, context: byt
 
 def test_a_block_with_any_damaged_byte_does_not_open() -> None:
     keys = DataKeys({1: KEY})
-    block = keys.seal(b"some data", CONTEXT)
+    block = bytes(keys.seal(b"some data", CONTEXT))
     for at in range(4, len(block)):
         damaged = block[:at] + bytes([block[at] ^ 1]) + block[at + 1 :]
         with pytest.raises(SealBrokenError):
@@ -86,7 +86,7 @@ def test_no_nonce_repeats_in_threads_restarts_forks_and_rotations() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writing, keys.seal(b"x", CONTEXT))
+        os.write(writing, bytes(keys.seal(b"x", CONTEXT)))
         os._exit(0)
     os.waitpid(child, 0)
     nonces += [header_of(os.read(reading, 100)), header_of(keys.seal(b"x", CONTEXT))]

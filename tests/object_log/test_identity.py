@@ -100,7 +100,7 @@ async def test_cluster_created_meanwhile_is_opened(engine: LogEngine, monkeypatc
         (line_of(b"not json"), "cluster.json"),
         (line_of(json.dumps({"format": 2, "containers": 3}).encode()), "cluster.json"),
         (line_of(json.dumps({"format": 2, "cluster": "a", "containers": 0, "created_ms": 1}).encode()), "cluster.json"),
-        (line_of(json.dumps({"format": 3, "new": "things"}).encode()), "format 3.*format 2"),
+        (line_of(json.dumps({"format": 4, "new": "things"}).encode()), "format 4.*formats 2 and 3"),
     ],
 )
 async def test_damaged_or_other_version_is_rejected(engine: LogEngine, written: bytes, data: str) -> None:

@@ -9,6 +9,7 @@ replay only applies it. Large runs are stored in separate files (`tier1.blob_fil
 from __future__ import annotations
 
 import struct
+from typing import cast
 
 import msgspec
 
@@ -167,7 +168,7 @@ def most_bytes(operation: AnyOperation) -> int:
 
 def encode_head(operations: list[AnyOperation], sealing: Sealing = PLAIN, sequence: int = 0) -> bytes:
     """Return the head of the frame with that number."""
-    body = sealing.seal(_encoder.encode(operations), frame_context(sequence))
+    body = bytes(sealing.seal(_encoder.encode(operations), frame_context(sequence)))
     return _SIZE.pack(len(body)) + body
 
 
@@ -187,7 +188,7 @@ def seal_frame(parts: list[bytes], sealing: Sealing, sequence: int) -> list[byte
     if not sealing.overhead:
         return parts
     context = frame_context(sequence)
-    return [parts[0], *(bytes(sealing.seal(part, context)) for part in parts[1:])]
+    return [parts[0], *(cast("bytes", sealing.seal(part, context)) for part in parts[1:])]  # copied by the log
 
 
 def frame_context(sequence: int) -> bytes:

@@ -99,23 +99,45 @@ def read_checked(path: Path, name: str, position: int, length: int, checksums: b
 
 
 def _opened(
-    sealing: Sealing, name: str, position: int, stored: memoryview, length: int, checksums: bytes
+    sealing: Sealing, stored: memoryview, name: str, position: int, length: int, checksums: bytes
 ) -> tuple[memoryview, list[int]]:
-    """`ChunkStore.read_checked` for sealed blocks, from a block at that position of the chunk on; blocking."""
-    blocks, damaged, at = list[Buffer](), list[int](), 0
+    """`ChunkStore.read_checked` for sealed blocks; blocking."""
+    import numpy as np
+
+    data, damaged, at = np.empty(length, np.uint8).data, list[int](), 0
     for begin in range(0, length, BLOCK_BYTES):
         number, size = (position + begin) // BLOCK_BYTES, min(BLOCK_BYTES, length - begin)
+        block = data[begin : begin + size]
         try:
-            block = sealing.open(stored[at : at + size + sealing.overhead], block_context(name.encode(), number))
+            context = block_context(name.encode(), number)
+            sealing.open_into(stored[at : at + size + sealing.overhead], context, block)
         except SealBrokenError:
-            block = bytes(size)
+            block[:] = bytes(size)
             damaged.append(number)
         else:
-            if len(block) != size or not is_right(checksums, number, crc32c(block, seed_of(name, number))):
+            if not is_right(checksums, number, crc32c(block, seed_of(name, number))):
                 damaged.append(number)
-        blocks.append(block)
         at += size + sealing.overhead
-    return memoryview(blocks[0] if len(blocks) == 1 else b"".join(blocks)), damaged
+    return data, damaged
+
+
+def _read_sealed(
+    sealing: Sealing, path: Path, name: str, position: int, length: int, checksums: bytes
+) -> tuple[memoryview, list[int]]:
+    """`ChunkStore.read_checked` for a file of sealed blocks; blocking. Raises OSError."""
+    import numpy as np
+
+    begin, size, read = sealing.stored_bytes(position), sealing.stored_bytes(length), 0
+    stored = np.empty(size, np.uint8).data  # uninitialized memory
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe in its place would block
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EIO, "it isn't a file")
+        while read < size and (count := os.preadv(file, [stored[read:]], begin + read)):
+            read += count
+    finally:
+        os.close(file)
+    return _opened(sealing, stored[:read], name, position, length, checksums)
 
 
 class ChunkStore:
@@ -333,20 +355,20 @@ class ChunkStore:
     ) -> tuple[memoryview, list[int]]:
         """`read` from the start of a block; also return the numbers of damaged blocks. checksums: of the entire
         chunk. The data of an encrypted store is decrypted, with zeros in place of damaged blocks."""
-        if self.sealing.overhead:
-            stored_at, stored_bytes = self.sealing.stored_bytes(position), self.sealing.stored_bytes(length)
-            stored = await self.read(name, stored_at, stored_bytes)
-            return await self.runtime.in_thread(_opened, self.sealing, name, position, stored, length, checksums)
+        sealing, arguments = self.sealing, (name, position, length, checksums)
         if self._local is not None:
-            arguments = self._local / name, name, position, length, checksums
+            read = partial(_read_sealed, sealing) if sealing.overhead else read_checked
             try:
-                return await self.runtime.in_thread(read_checked, *arguments)
+                return await self.runtime.in_thread(read, self._local / name, *arguments)
             except FileNotFoundError:
                 raise self._missing(name) from None
             except OSError as error:
                 if error.errno in (errno.EIO, errno.ELOOP):
                     raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
                 raise failed(f"read {name}", error) from None
+        if sealing.overhead:
+            stored = await self.read(name, sealing.stored_bytes(position), sealing.stored_bytes(length))
+            return await self.runtime.in_thread(_opened, sealing, stored, *arguments)
         data = await self.read(name, position, length)
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
