@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 import nadi
 from nadi.access.audit import AuditedAct, AuditTrail
+from nadi.cli.app import app
 from nadi.client import QuotaLimits, RetentionPolicy, aio
 from nadi.client.manager.streams import stores_of
 from nadi.errors import NadiError, NotAuthenticatedError, PermissionDeniedError, StreamNotSealedError, UnavailableError
@@ -25,6 +27,7 @@ from tests.support.waiting import until
 
 from .support import PASSWORD, user, users_file
 
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 GRANTS = {
     "root": "prn::*,READ_UPDATE",
     "auditor": "prn::/audit,READ",
@@ -128,9 +131,14 @@ async def test_wire_commands_that_change_streams_are_recorded(server: EmbeddedSe
         await writer.create_stream("home", "wired", 1)
         segment = "home/wired/0.#epoch.0"
         stores = stores_of(writer)
+        events = await writer.create_writer("home", "wired")
+        await (await events.write(b"a"))
+        await stores.ask(wire.TruncateSegment(0, segment, 9, ""), wire.SegmentTruncated)  # type: ignore[arg-type]
         await stores.ask(wire.SealSegment(0, segment, ""), wire.SegmentSealed)  # type: ignore[arg-type]
-    (record,) = await asyncio.to_thread(found, server, "segment.seal", segment)
-    assert (record["user"], record["door"], record["outcome"]) == ("writer", "wire", "done")
+    for action in ("segment.truncate", "segment.seal"):
+        (record,) = await asyncio.to_thread(found, server, action, segment)
+        assert (record["user"], record["door"], record["outcome"]) == ("writer", "wire", "done")
+        assert record["request"] == ("at 9" if action == "segment.truncate" else "")
 
 
 def test_topics_created_over_kafka_are_recorded_with_their_user(server: EmbeddedServer) -> None:
@@ -214,6 +222,23 @@ def test_operation_goes_on_and_is_recorded_if_its_caller_leaves(server: Embedded
         time.sleep(0.5)
         if "left" in writer.list_streams("home"):
             until(lambda: bool(found(server, "stream.create", "home/left")))
+
+
+def test_changes_of_users_are_recorded(tmp_path: Path) -> None:
+    users = users_file(tmp_path / "settings", GRANTS)
+    with nadi.embedded(tmp_path / "data", security=ServerSecurity(users_file=users)) as server:
+        assert records(server)
+        users_file(tmp_path / "settings", GRANTS | {"new": "prn::/,READ"})
+        until(lambda: bool(found(server, "users.change", "new")))
+
+
+def test_auditor_reads_the_stream_on_the_command_line(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("method", "Basic"), ("username", "auditor"), ("password", PASSWORD)):
+        monkeypatch.setenv(f"pravega_client_auth_{name}", value)
+    command = next(line for line in DOCUMENT.splitlines() if line.startswith("nadi read _system"))
+    result = CliRunner().invoke(app, [*command.split()[1:], "--limit", "1", "--controller", server.controller_uri])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[0])["specversion"] == "1.0"
 
 
 def test_retention_by_policy_and_switching_off(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import nadi
 from nadi.client import QuotaLimits
 from nadi.defaults import DEFAULT_KAFKA_SCOPE
-from nadi.limits import QUOTA_SHARE_S
 from nadi.standalone import EmbeddedServer, ServerSecurity
 from tests.access.support import PASSWORD, user, users_file
 
@@ -25,7 +24,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("kafka-quotas")
     security = ServerSecurity(users_file=users_file(folder / "settings", GRANTS))
     more = security if request.param == "users" else ServerSecurity()
-    with nadi.embedded(folder / "data", kafka_port=0, security=more) as server:
+    with nadi.embedded(
+        folder / "data", kafka_port=0, security=more, environment={"NADI_LIMITS": "quota_share_s=0.2"}
+    ) as server:
         server.has_users = request.param == "users"  # type: ignore[attr-defined]
         yield server
 
@@ -51,7 +52,7 @@ def limited(server: EmbeddedServer, owner: str, limits: QuotaLimits | None) -> N
             manager.delete_quota(owner)
         else:
             assert manager.create_quota(owner, limits)
-    time.sleep(1.5 * QUOTA_SHARE_S)
+    time.sleep(0.5)
 
 
 def produced_s(server: EmbeddedServer, count: int) -> tuple[float, list[float]]:

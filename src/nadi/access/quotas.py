@@ -39,24 +39,32 @@ MEANINGS = by_name(
 
 
 class _Rate:
-    """One rate of an owner. per_s: the limit; None only counts. used: in total."""
+    """One rate of an owner. per_s: the limit; None only counts. used: in total. due_s: when all that was used fits."""
 
-    __slots__ = ("_due_s", "_last_used", "measured_per_s", "per_s", "used")
+    __slots__ = ("_cost_s", "_last_used", "due_s", "measured_per_s", "per_s", "used")
 
     def __init__(self) -> None:
         self.per_s: float | None = None
+        self._cost_s = 0.0  # of one byte or request; 0: only counts
         self.used = self._last_used = 0
         self.measured_per_s = 0.0
-        self._due_s = 0.0
+        self.due_s = 0.0
+
+    def limit(self, per_s: float | None) -> None:
+        self.per_s, self._cost_s = per_s, 0.0 if per_s is None else 1 / max(per_s, 1e-9)
 
     def take(self, amount: int, now_s: float) -> float:
         """Count an amount; return the seconds to wait until the next, negative if there are none."""
         self.used += amount
-        if self.per_s is None:
+        cost_s = self._cost_s
+        if not cost_s:
             return 0.0
-        due_s = max(self._due_s, now_s - QUOTA_BURST_S) + amount / max(self.per_s, 1e-9)
-        self._due_s = min(due_s, now_s + QUOTA_WAIT_MAX_S)
-        return self._due_s - now_s
+        due_s, earliest_s = self.due_s, now_s - QUOTA_BURST_S  # without `min` and `max`: it runs for each block
+        wait_s = (due_s if due_s > earliest_s else earliest_s) + amount * cost_s - now_s
+        if wait_s > QUOTA_WAIT_MAX_S:
+            wait_s = QUOTA_WAIT_MAX_S
+        self.due_s = now_s + wait_s
+        return wait_s
 
     def measure(self, elapsed_s: float) -> float:
         """Return the rate per second, a mean of the last seconds."""
@@ -82,13 +90,15 @@ class _Owner:
         self.is_full, self.connections = share.is_full, share.connections
         for rate, per_s in zip(self.rates, share.rates, strict=True):
             if rate.per_s is not None and (per_s is None or per_s > _RAISED * rate.per_s):
-                is_raised, rate._due_s = True, 0.0
-            rate.per_s = per_s
+                is_raised, rate.due_s = True, 0.0
+            rate.limit(per_s)
         return is_raised
 
     def take(self, first: int, size_bytes: int, count: int, now_s: float) -> float:
-        rates = self.rates
-        wait_s = max(rates[first].take(size_bytes, now_s), rates[first + 1].take(count, now_s))
+        wait_s = self.rates[first].take(size_bytes, now_s)
+        other_s = self.rates[first + 1].take(count, now_s)
+        if other_s > wait_s:
+            wait_s = other_s
         if self.is_full and first == IN:
             wait_s = QUOTA_WAIT_MAX_S
         if wait_s > 0:
@@ -118,8 +128,8 @@ class Quotas:
             return 0.0
         now_s = self._monotonic()
         wait_s = of_scope.take(first, size_bytes, count, now_s) if of_scope is not None else 0.0
-        if of_user is not None:
-            wait_s = max(wait_s, of_user.take(first, size_bytes, count, now_s))
+        if of_user is not None and (user_s := of_user.take(first, size_bytes, count, now_s)) > wait_s:
+            wait_s = user_s
         return wait_s
 
     def connect(self, user: str) -> str:
