@@ -18,7 +18,7 @@ from nadi.client.tables.table import ABSENT
 from nadi.kafka.group_records import CommittedOffset, GroupRecords, StoredGroup
 from nadi.kafka.groups import Groups, Join
 from nadi.kafka.messages import ErrorCode, KafkaError
-from nadi.limits import KAFKA_OFFSETS_S
+from nadi.limits import KAFKA_UNUSED_GROUP_S
 from nadi.naming import KAFKA_TABLE
 from nadi.standalone.embedded import EmbeddedServer
 from tests.kafka.raw import Connection, requests
@@ -90,7 +90,7 @@ async def test_groups_without_members_are_forgotten_a_week_after_their_last_comm
     groups, now_ms = Groups(records), round(time.time() * 1000)
     join = Join("", None, "client", "host", 60_000, 60_000, "consumer", (("range", b""),), takes_id=False)
     for name, age_s in {"old": 60, "recent": -60, "in use": 60}.items():
-        offset = CommittedOffset(1, -1, "", round(now_ms - (KAFKA_OFFSETS_S + age_s) * 1000), uuid4())
+        offset = CommittedOffset(1, -1, "", round(now_ms - (KAFKA_UNUSED_GROUP_S + age_s) * 1000), uuid4())
         await records.write(name, ABSENT, StoredGroup(), {("topic", 0): offset, ("topic", 1): offset})
     await records.write("without commits", ABSENT, StoredGroup(), {})
     await groups.join("in use", join)

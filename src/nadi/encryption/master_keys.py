@@ -57,7 +57,7 @@ def master_key(source: str | None, where: str) -> MasterKey:
     if not source:
         raise EncryptionKeyError(
             f"{where} is encrypted: name the source of its master key, such as file:/etc/nadi/master.key, with "
-            f"--encryption-key or the environment variable {VARIABLE}"
+            f"the environment variable {VARIABLE} (`nadi up` and `nadi key rotate` also take --encryption-key)"
         )
     return open_master_key(source)
 

@@ -15,7 +15,7 @@ from nadi.client.tables.table import ABSENT, ANY_VERSION, Table
 from nadi.errors import ConditionFailedError, NotFoundError
 from nadi.kafka.messages import ErrorCode, KafkaError
 from nadi.kafka.topics import Topics, stream_of
-from nadi.limits import KAFKA_METADATA_BYTES, KAFKA_OFFSETS_S, METRICS_GROUPS_MEASURED
+from nadi.limits import KAFKA_METADATA_BYTES, KAFKA_UNUSED_GROUP_S, METRICS_GROUPS_MEASURED
 from nadi.model.reports import GroupLagReport
 from nadi.wire import commands as wire
 from nadi.wire.fields import WireTableEntry
@@ -141,7 +141,7 @@ class GroupRecords:
 
     async def unused(self) -> list[str]:
         """Return the groups whose last commit is long ago, or that have none."""
-        since_ms = time.time() * 1000 - KAFKA_OFFSETS_S * 1000
+        since_ms = time.time() * 1000 - KAFKA_UNUSED_GROUP_S * 1000
         names = [name async for name, _ in self.all()]
         return [
             name
