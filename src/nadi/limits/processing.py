@@ -164,8 +164,6 @@ KAFKA_SESSION_S = (1.0, 1800.0)  # a group member's shortest and longest session
 KAFKA_TRANSACTION_S = 900.0  # the longest timeout of a transaction, as Kafka's transaction.max.timeout.ms
 KAFKA_TRANSACTIONAL_ID_S = 7 * 86_400.0  # without use until it is forgotten, as Kafka's transactional.id.expiration.ms
 KAFKA_UNUSED_GROUP_S = 7 * 86_400.0  # since its last commit until it is forgotten, as offsets.retention.minutes
-    7 * 86_400.0
-)  # of a group without members after its last commit, as Kafka's offsets.retention.minutes
 KAFKA_CLEANED_S = 3600.0  # interval of looking for records of deleted topics and unused groups
 KAFKA_TRANSACTIONS_CHECKED_S = 5.0  # interval of looking for transactions that have timed out
 KAFKA_LAGS_S = 10.0  # interval of measuring the lags of groups for the metrics
