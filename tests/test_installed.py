@@ -42,6 +42,11 @@ MISSING = {
     "avro": "import nadi.client.serializers.avro",
     "bearer": "from nadi.access.bearer import BearerKeys, BearerSettings\n"
     "BearerKeys(BearerSettings('https://id.example/keys', 'i', 'a'))",
+    "encryption": "from nadi.encryption.sealing import DataKeys; DataKeys({1: bytes(32)})",
+    "aws-kms": "from nadi.encryption.services import aws_kms; aws_kms('key')",
+    "azure-key-vault": "from nadi.encryption.services import azure_key_vault; azure_key_vault('https://v/keys/k')",
+    "gcp-kms": "from nadi.encryption.services import gcp_kms; gcp_kms('key')",
+    "vault": "from nadi.encryption.services import vault; vault('key')",
     "functions": "import nadi.functions.handlers.target",
     "hdfs": "from nadi.object_log.hdfs.files import connect; connect(None)",
     "kafka": "import nadi.kafka.server",
@@ -279,7 +284,7 @@ def test_each_extra_is_tried_or_has_a_reason_not_to_be() -> None:
 
 def test_the_guide_has_each_extra() -> None:
     guide = (ROOT / "docs/install.md").read_text()
-    assert set(re.findall(r"^\| `([a-z]+)` \|", guide, re.M)) == set(PROJECT["optional-dependencies"])
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", guide, re.M)) == set(PROJECT["optional-dependencies"])
     classified = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     assert f"Python {classified[0]} to {classified[-1]};" in guide
 

@@ -102,6 +102,7 @@ class ClusterNode:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
         self._peer_tls = settings.security.contexts()
         self.id = runtime.unique()[:16]
+        self.has_joined = False
 
     async def open(self, parts: ShutdownSteps) -> None:
         """Create or open the cluster in the store, and get ready; shutdown steps are added to `parts`.
@@ -195,6 +196,7 @@ class ClusterNode:
         )
         self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.reconciler, self.store)
         self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
+        self.has_joined = True
         self.membership.start()
         self.reconciler.start()
         parts.step("this server's part in the cluster", self._leave, CLUSTER_LEAVE_S + CLUSTER_CALL_S)
@@ -246,14 +248,14 @@ class ClusterNode:
 
     def health(self) -> Component:
         """Return the cluster's health: down while this server can't reach the store."""
-        details = {"server": self.id, "term": self.membership.term}
-        if not self.membership.term:
+        details = {"server": self.id, "term": self.membership.term if self.has_joined else 0}
+        if not details["term"]:
             return leaf("cluster", HealthStatus.STARTING, details)
         return leaf("cluster", HealthStatus.UP if self.membership.lease_is_valid() else HealthStatus.DOWN, details)
 
     def controller_elsewhere(self) -> str:
         """Return the address of the active controller if it is on another server; "" if it is here or unknown."""
-        addresses = self.map.controller(self.id)
+        addresses = self.map.controller(self.id) if self.has_joined else None
         return addresses.rpc if addresses is not None else ""
 
     def janitor(self, **how: Any) -> Janitor:

@@ -209,7 +209,7 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, self.cache, self._scheduler, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
-        self._service = SegmentService(self._registry, self._reader, TokenCheck(tokens), runtime)
+        self._service = SegmentService(self._registry, self._reader, TokenCheck(tokens, runtime.unique()), runtime)
         self.quotas, self.access = self._service.quotas, self._service.access
         self.scrub = self._service.scrub = Scrubber(
             folder / "scrub", self._registry, self._reader, self._writers, runtime

@@ -153,7 +153,8 @@ class ClusterServer(ServerAssembly):
 
     def _health(self) -> Component:
         node = self.node
-        health = server_health(self.store, node.leadership.controller, self.controller_uri, node.controller_elsewhere())
+        controller = node.leadership.controller if node.has_joined else None
+        health = server_health(self.store, controller, self.controller_uri, node.controller_elsewhere())
         return parent(health.name, (*health.children.values(), node.health()))
 
 

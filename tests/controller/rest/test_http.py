@@ -130,7 +130,8 @@ def test_each_endpoint_requires_its_resource_and_permission() -> None:
     async def main() -> None:
         async with _client(rest_app(Api(_up, access))) as client:
             for endpoint in ENDPOINTS:
-                path = endpoint.path.format(scopeName="S", streamName="T", readerGroupName="G", id="x")
+                names = {"scopeName": "S", "streamName": "T", "readerGroupName": "G"}
+                path = endpoint.path.format(**names, id="x", kind="scope", name="S")
                 of_logs = {"stream": "S/T"} if path == LOGS_PATH else None
                 response = await client.request(endpoint.verb, path, params=of_logs)
                 assert error_of(response, 403) == "not for you", path

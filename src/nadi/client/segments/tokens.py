@@ -93,7 +93,7 @@ def _stream_of(segment: str) -> str:
 
 def _renew_after_s(text: str) -> float:
     """Return the seconds until a new token must be renewed."""
-    if not text:
+    if text.count(".") != 2:  # not a JSON Web Token: a server's own, or none
         return math.inf
     import jwt  # imports a cryptography library, which takes as long as importing gRPC
 

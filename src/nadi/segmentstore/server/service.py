@@ -7,7 +7,6 @@ Most commands are answered in one turn (`segments`); the others are here.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -78,11 +77,11 @@ class TokenCheck:
     token. After that, each command costs only a dictionary lookup or two. Append sessions are checked at their setup
     and store their expiry."""
 
-    def __init__(self, key: TokenKey | None = None) -> None:
+    def __init__(self, key: TokenKey | None = None, own_token: str | None = None) -> None:
         self._key = key
         self._good: LRUCache[str, Token] = LRUCache(TOKENS_CACHED)
         self.audit: AuditTrail | None = None
-        self.own_token = secrets.token_urlsafe(32)  # without a key, marks what this server sends itself
+        self.own_token = own_token
 
     @property
     def checks_tokens(self) -> bool:
