@@ -77,7 +77,7 @@ class TokenCheck:
     token. After that, each command costs only a dictionary lookup or two. Append sessions are checked at their setup
     and store their expiry."""
 
-    def __init__(self, key: TokenKey | None = None, own_token: str | None = None) -> None:
+    def __init__(self, key: TokenKey | None = None, own_token: str = "") -> None:
         self._key = key
         self._good: LRUCache[str, Token] = LRUCache(TOKENS_CACHED)
         self.audit: AuditTrail | None = None
@@ -109,7 +109,7 @@ class TokenCheck:
     def user_of(self, command: Any) -> str | None:
         """Return the user of a command that was checked: "" if unknown, None for a server of this cluster."""
         if self._key is None:
-            return None if command.token == self.own_token else ""
+            return None if command.token == self.own_token != "" else ""
         token = self._good.get(command.token)
         return token.user if token is not None else ""
 
