@@ -227,7 +227,7 @@ def test_operation_goes_on_and_is_recorded_if_its_caller_leaves(server: Embedded
 def test_changes_of_users_are_recorded(tmp_path: Path) -> None:
     users = users_file(tmp_path / "settings", GRANTS)
     with nadi.embedded(tmp_path / "data", security=ServerSecurity(users_file=users)) as server:
-        assert records(server)
+        until(lambda: bool(records(server)))
         users_file(tmp_path / "settings", GRANTS | {"new": "prn::/,READ"})
         until(lambda: bool(found(server, "users.change", "new")))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -116,6 +116,12 @@ def scenes(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
 
 
 @given(st.integers(1, 3), st.sampled_from([0, 3, 1_000]), st.booleans(), scenes())
+@example(  # a writer whose second position names no successor of the first one's segments
+    segments=3,
+    timeout_ms=0,
+    whole=False,
+    scene=[("write", 0, 0, 1), ("merge", 0, 0, 0), ("note", 1, 1, 1), ("note", 1, 14, 0), ("round", 0, 0, 0)],
+)
 @settings(max_examples=300, deadline=None)
 def test_watermarks_never_go_back(
     segments: int, timeout_ms: int, whole: bool, scene: list[tuple[str, int, int, int]]

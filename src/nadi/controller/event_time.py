@@ -84,11 +84,13 @@ def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: Epoc
     most = min(limits.WATERMARKS_A_ROUND, _WORK_A_ROUND // cost) - 1
     if len(times) > most:
         times = [times[number * len(times) // most] for number in range(most)] if most > 0 else []
+    passed: Cut = {}  # by writers whose later positions don't name these segments
     for time in [*times, last]:
         reached = [_reached(mark, time) for mark in marks]
         before = previous.positions() if previous is not None else {}
-        cut = joined([*(position for _, position in reached), before], history)
+        cut = joined([*(position for _, position in reached), before, passed], history)
         if time < last and sum(position.offset - before.get(position.segment_id, 0) for position in cut) < _STEP_BYTES:
+            passed = {position.segment_id: position.offset for position in cut}
             continue
         upper = max(at for at, _ in reached)
         floor = _floor(marks, time, history)
