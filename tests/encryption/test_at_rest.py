@@ -174,7 +174,7 @@ def test_without_encryption_it_is_found(tmp_path: Path) -> None:
         fill(manager)
         until(is_in_all)
     server.kill()
-    assert sum(readable(tmp_path).values()) > 2 * COUNT
+    assert sum(readable(tmp_path).values()) >= COUNT  # in the log or in chunks, or in both
 
 
 @KINDS
