@@ -16,6 +16,7 @@ from nadi.client.streamtables.latest_rows import Spill
 from nadi.encryption import sealing
 from nadi.encryption.sealing import BLOCK_BYTES, PLAIN, Buffer, DataKeys, SealBrokenError, Sealing, block_context
 from nadi.errors import EncryptionKeyError
+from nadi.segmentstore.state.operations import frame_context, seal_frame
 
 pytest.importorskip("cryptography", reason="encryption needs cryptography")
 KEY, OTHER = bytes(range(32)), bytes(32)
@@ -144,3 +145,14 @@ def test_a_process_with_a_master_key_spills_tables_to_memory(monkeypatch: pytest
     assert places() == {"tmp"}
     monkeypatch.setenv("NADI_ENCRYPTION_KEY", "file:/etc/nadi/master.key")
     assert places() == {"dev"}
+
+
+def test_a_part_of_a_frame_opens_at_its_own_place_only() -> None:
+    keys = DataKeys({1: bytes(32)})
+    head, first, second = seal_frame([b"head", b"one", b"two"], keys, 7)
+    position = len(head)
+    assert keys.open(first, frame_context(7, position)) == b"one"
+    assert keys.open(second, frame_context(7, position + len(first))) == b"two"
+    for context in (frame_context(7, position), frame_context(8, position + len(first)), frame_context(7)):
+        with pytest.raises(SealBrokenError):
+            keys.open(second, context)

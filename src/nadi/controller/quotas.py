@@ -33,7 +33,6 @@ from nadi.limits import (
     QUOTAS_MAX,
 )
 from nadi.model.quotas import (
-    LIMITS,
     RATES,
     SCOPE,
     Quota,
@@ -63,15 +62,15 @@ class QuotaCatalog:
 
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
-        self._quotas: dict[str, QuotaRecord] | None = None
+        self._quotas: dict[str, QuotaLimits] | None = None
         self._loading = asyncio.Lock()
         self._servers: dict[str, tuple[float, dict[str, QuotaUse]]] = {}  # with the time of the last report
         self._counted: dict[str, _Counted] = {}
 
-    async def load(self) -> dict[str, QuotaRecord]:
+    async def load(self) -> dict[str, QuotaLimits]:
         async with self._loading:
             if self._quotas is None:
-                self._quotas = {key: record.value async for key, record in self._flow.metadata.quotas.scan()}
+                self._quotas = {key: record.value.limits async for key, record in self._flow.metadata.quotas.scan()}
             return self._quotas
 
     async def list(self) -> list[Quota]:
@@ -95,10 +94,9 @@ class QuotaCatalog:
             raise _missing(owner)
         if owner not in quotas and len(quotas) >= QUOTAS_MAX:
             raise InvalidArgumentError(f"there are {QUOTAS_MAX:,} quotas, and more aren't supported: delete some")
-        record = QuotaRecord(**{name: getattr(limits, name) for name in LIMITS})
         async with self._loading:
             self._quotas = None  # the outcome may stay unknown
-            await self._flow.metadata.quotas.put(owner, record, ABSENT if creates else ANY_VERSION)
+            await self._flow.metadata.quotas.put(owner, QuotaRecord(limits), ABSENT if creates else ANY_VERSION)
         return await self.get(owner)
 
     async def delete(self, owner: str) -> None:
@@ -118,7 +116,7 @@ class QuotaCatalog:
         self._servers = {name: known for name, known in self._servers.items() if now_s - known[0] < QUOTA_SERVER_S}
         return [self._share(server, owner, record) for owner, record in quotas.items()]
 
-    def _share(self, server: str, owner: str, record: QuotaRecord) -> QuotaShare:
+    def _share(self, server: str, owner: str, record: QuotaLimits) -> QuotaShare:
         none = QuotaUse(owner, (0.0,) * len(RATES), 0)
         uses = {name: used.get(owner, none) for name, (_, used) in self._servers.items()}
         own = uses[server]
@@ -201,7 +199,7 @@ class QuotaCatalog:
                     pass  # deleted meanwhile
         return total
 
-    async def _described(self, owner: str, record: QuotaRecord) -> Quota:
+    async def _described(self, owner: str, record: QuotaLimits) -> Quota:
         used: dict[str, float] = {}
         measured = [use for _, known in self._servers.values() if (use := known.get(owner)) is not None]
         for number, name in enumerate(RATES):
@@ -217,7 +215,7 @@ class QuotaCatalog:
         return Quota(owner=owner, **limits, used={name: used[name] for name in used if limits[name] is not None})
 
 
-def _exceeded(quota: QuotaRecord, streams: dict[str, int], wanted: dict[str, int]) -> tuple[str, int, int, int] | None:
+def _exceeded(quota: QuotaLimits, streams: dict[str, int], wanted: dict[str, int]) -> tuple[str, int, int, int] | None:
     """Return the limit's name and value, the use before and after; None if no limit is exceeded."""
     counts = {
         "streams": (len(streams), len(wanted)),

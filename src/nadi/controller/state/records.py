@@ -11,6 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from nadi.model.load import ScaleType
+from nadi.model.quotas import QuotaLimits
 from nadi.model.segments import SegmentRange
 
 
@@ -252,16 +253,9 @@ HistoryRecord = EpochChange | SealedSizes | EpochBase
 
 
 class QuotaRecord(Record, frozen=True):
-    """The limits of a scope or user: see `model.quotas.QuotaLimits`, which has the same fields."""
+    """The limits of a scope or user."""
 
-    bytes_in: int | None = None
-    requests_in: int | None = None
-    bytes_out: int | None = None
-    requests_out: int | None = None
-    streams: int | None = None
-    segments: int | None = None
-    stored_bytes: int | None = None
-    connections: int | None = None
+    limits: QuotaLimits
 
 
 class Number(Record, frozen=True):

@@ -100,7 +100,8 @@ def _fetched(extent: Extent, part: PartRead, sealing: Sealing) -> Fetched:
         return Fetched(part, 0, length, {}, length)
     assert extent.frame is not None
     try:
-        return Fetched(sealing.open(part, frame_context(extent.frame.sequence)), 0, length, {}, length)
+        context = frame_context(extent.frame.sequence, extent.position)
+        return Fetched(sealing.open(part, context), 0, length, {}, length)
     except SealBrokenError as error:
         return Fetched(b"", 0, length, {0: f"it can't be decrypted: {error}"}, length)
 

@@ -187,9 +187,13 @@ def seal_frame(parts: list[bytes], sealing: Sealing, sequence: int) -> list[byte
     """Return the frame with that number as stored. parts: its head, sealed already, and its data."""
     if not sealing.overhead:
         return parts
-    context = frame_context(sequence)
-    return [parts[0], *(cast("bytes", sealing.seal(part, context)) for part in parts[1:])]  # copied by the log
+    stored, position = parts[:1], len(parts[0])
+    for part in parts[1:]:
+        stored.append(cast("bytes", sealing.seal(part, frame_context(sequence, position))))  # copied by the log
+        position += len(stored[-1])
+    return stored
 
 
-def frame_context(sequence: int) -> bytes:
-    return b"frame %d" % sequence
+def frame_context(sequence: int, position: int = 0) -> bytes:
+    """Return what a block of a frame is sealed for. position: of a part in the payload; 0: the head."""
+    return b"frame %d/%d" % (sequence, position)
